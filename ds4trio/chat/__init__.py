@@ -1,0 +1,1 @@
+"""Messages to model text and back: pure."""

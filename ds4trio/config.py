@@ -1,0 +1,194 @@
+"""Settings: one frozen dataclass whose fields are flags, TOML keys and ``DS4TRIO_`` variables.
+
+A field's name is its name everywhere (``--max-running``, ``max_running``, ``DS4TRIO_MAX_RUNNING``)
+and carries its unit. Later sources win: default, file, environment, flag.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+from ds4trio.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ENV_PREFIX = "DS4TRIO_"
+#: ``DS4TRIO_`` variables that are not settings: where models are kept, and the settings file.
+HOME_VARIABLE = "DS4TRIO_HOME"
+FILE_VARIABLE = "DS4TRIO_CONFIG"
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+def _setting(default: object, help_: str, *, minimum: float | None = None) -> Any:  # noqa: ANN401
+    return field(default=default, metadata={"help": help_, "minimum": minimum})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set, with its default."""
+
+    model: str = _setting(
+        DEFAULT_MODEL, "a model name, a folder, a .gguf file, or a Hugging Face hub name"
+    )
+    served_model_name: str | None = _setting(None, "the name clients see; default: the model's own")
+    strict_model_name: bool = _setting(False, "refuse requests that name another model")
+    host: str = _setting("127.0.0.1", "address to listen on")
+    port: int = _setting(8000, "port to listen on; 0 takes a free one", minimum=0)
+    context_tokens: int | None = _setting(
+        None, "longest prompt and answer together; default: what the model was made for", minimum=1
+    )
+    max_running: int = _setting(8, "sequences computed side by side", minimum=1)
+    max_waiting: int = _setting(128, "requests that may queue; more are answered 429", minimum=0)
+    prefill_chunk_tokens: int = _setting(
+        128, "prompt tokens computed in one step; a cancel waits for one step at most", minimum=1
+    )
+    request_timeout_s: float | None = _setting(
+        None, "seconds until a request is ended with an error; default: never", minimum=0
+    )
+    client_stall_timeout_s: float = _setting(
+        30.0, "seconds a client may read nothing before it is cut off", minimum=0
+    )
+    drain_timeout_s: float = _setting(
+        10.0, "seconds that running requests are given when the server is stopped", minimum=0
+    )
+    heartbeat_s: float = _setting(
+        10.0, "seconds of silence in a stream before a sign of life is sent", minimum=0.01
+    )
+    max_body_bytes: int = _setting(32 * 1024 * 1024, "largest request body", minimum=1)
+    threads: int | None = _setting(
+        None, "CPU threads for the model; default: one a core", minimum=1
+    )
+    dtype: Literal["auto", "fp32", "bf16"] = _setting(
+        "auto", "precision of the weights; auto is fp32 on a CPU and bf16 on a GPU"
+    )
+    device: str = _setting("auto", "cpu, cuda, cuda:N, or auto")
+    api_keys_file: Path | None = _setting(
+        None, "file with one API key a line; default: no key is needed"
+    )
+    log_format: Literal["text", "json"] = _setting("text", "how log lines are written")
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            minimum = spec.metadata["minimum"]
+            value = getattr(self, spec.name)
+            if minimum is not None and value is not None and value < minimum:
+                raise ConfigError(f"{spec.name}: {value} is less than {minimum:g}")
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    file: Path | None = None,
+) -> Settings:
+    """Settings from a TOML file, the environment and flags, the last one winning.
+
+    Raises: ConfigError naming the setting and where it came from.
+    """
+    values: dict[str, object] = {}
+    if file is None and (named := environ.get(FILE_VARIABLE)):
+        file = Path(named)
+    if file is not None:
+        values.update(_from_file(file))
+    values.update(_from_environ(environ))
+    values.update(flags or {})
+    return Settings(**values)  # type: ignore[arg-type]  # each value was converted to its type
+
+
+def describe() -> list[tuple[str, str, object, str]]:
+    """Name, type in words, default and help of each setting, for help texts and tables."""
+    hints = get_type_hints(Settings)
+    return [
+        (f.name, _type_words(hints[f.name]), f.default, f.metadata["help"])
+        for f in fields(Settings)
+    ]
+
+
+def convert(name: str, text: str, source: str) -> object:
+    """A setting's value from text (a flag or a variable). Raises: ConfigError."""
+    hint = get_type_hints(Settings)[name]
+    choices = _choices(hint)
+    if choices:
+        if text in choices:
+            return text
+        raise ConfigError(f"{source}: {text!r} is not one of {', '.join(choices)}")
+    kind = _plain_type(hint)
+    if _is_optional(hint) and text == "":
+        return None
+    if kind is bool:
+        word = text.lower()
+        if word in ("1", "true", "yes", "on"):
+            return True
+        if word in ("0", "false", "no", "off", ""):
+            return False
+        raise ConfigError(f"{source}: {text!r} is neither true nor false")
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(f"{source}: {text!r} is not {_type_words(hint)}") from None
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    names = {ENV_PREFIX + f.name.upper(): f.name for f in fields(Settings)}
+    values: dict[str, object] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX) or variable in (HOME_VARIABLE, FILE_VARIABLE):
+            continue
+        if variable not in names:
+            raise ConfigError(f"{variable}: there is no such setting")
+        values[names[variable]] = convert(names[variable], text, variable)
+    return values
+
+
+def _from_file(file: Path) -> dict[str, object]:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    hints = get_type_hints(Settings)
+    values: dict[str, object] = {}
+    for key, value in document.items():
+        if key not in hints:
+            raise ConfigError(f"{file}: {key}: there is no such setting")
+        kind = _plain_type(hints[key])
+        if kind is Path and isinstance(value, str):
+            values[key] = file.parent / value
+        elif kind is float and type(value) in (int, float):
+            values[key] = float(value)
+        elif type(value) is kind and value in (_choices(hints[key]) or (value,)):
+            values[key] = value
+        else:
+            raise ConfigError(f"{file}: {key}: {value!r} is not {_type_words(hints[key])}")
+    return values
+
+
+def _is_optional(hint: object) -> bool:
+    return NoneType in get_args(hint)
+
+
+def _choices(hint: object) -> tuple[str, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _plain_type(hint: object) -> type:
+    if _choices(hint):
+        return str
+    if isinstance(hint, UnionType):
+        (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
+    assert isinstance(hint, type)
+    return hint
+
+
+def _type_words(hint: object) -> str:
+    if choices := _choices(hint):
+        return "one of " + ", ".join(choices)
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return words.get(_plain_type(hint), "a path")

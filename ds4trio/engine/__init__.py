@@ -1,0 +1,1 @@
+"""Tokens in, tokens out: knows no text and no HTTP."""

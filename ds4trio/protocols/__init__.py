@@ -1,0 +1,1 @@
+"""Wire protocols: pure, no I/O."""

@@ -1,0 +1,1 @@
+"""HTTP: the only ASGI, the only hypercorn."""

@@ -1,0 +1,1 @@
+"""Model names to model folders on this machine."""
