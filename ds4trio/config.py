@@ -52,6 +52,9 @@ class Settings:
     request_timeout_s: float | None = _setting(
         None, "seconds until a request is ended with an error; default: never", minimum=0
     )
+    body_timeout_s: float = _setting(
+        60.0, "seconds in which a request body must have arrived", minimum=0
+    )
     client_stall_timeout_s: float = _setting(
         30.0, "seconds a client may read nothing before it is cut off", minimum=0
     )

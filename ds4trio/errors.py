@@ -8,11 +8,13 @@
     │   ├── AuthenticationError     no key, or not one of ours
     │   ├── NotFoundError           no such route, model or request
     │   ├── MethodNotAllowedError
+    │   ├── ConflictError           a request with that id is already running
     │   ├── BodyTooLargeError
     │   ├── UnsupportedMediaTypeError
-    │   └── BodyTimeoutError        the body came too slowly
+    │   ├── BodyTimeoutError        the body came too slowly
+    │   └── RequestCancelledError   ended on demand, by its id
     ├── OverloadedError             the queue is full: try again later
-    ├── ShuttingDownError           the server is draining
+    ├── UnavailableError            the model is loading, or the server shutting down
     ├── DeadlineExceededError       the request's own time ran out
     ├── EngineFailed                the worker thread died; nothing will be computed any more
     ├── LoadError                   a model is wrong, truncated or unsupported
@@ -29,6 +31,8 @@ class Ds4TrioError(Exception):
 
     #: HTTP status with which the server answers.
     status = 500
+    #: Whole seconds after which trying again makes sense; None: it does not.
+    retry_after_s: int | None = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -81,6 +85,12 @@ class MethodNotAllowedError(RequestError):
     status = 405
 
 
+class ConflictError(RequestError):
+    """A request with the same id is already running."""
+
+    status = 409
+
+
 class BodyTimeoutError(RequestError):
     """The request body did not arrive in time."""
 
@@ -99,8 +109,14 @@ class UnsupportedMediaTypeError(RequestError):
     status = 415
 
 
+class RequestCancelledError(RequestError):
+    """The request was ended on demand. The status is nginx's for a request that was given up."""
+
+    status = 499
+
+
 class OverloadedError(Ds4TrioError):
-    """The queue is full. ``retry_after_s`` is an estimate in whole seconds."""
+    """The queue is full. ``retry_after_s`` is an estimate."""
 
     status = 429
 
@@ -109,10 +125,11 @@ class OverloadedError(Ds4TrioError):
         self.retry_after_s = retry_after_s
 
 
-class ShuttingDownError(Ds4TrioError):
-    """The server is shutting down; another replica may answer."""
+class UnavailableError(Ds4TrioError):
+    """The model is still loading, or the server is shutting down: elsewhere or later, perhaps."""
 
     status = 503
+    retry_after_s = 5
 
 
 class DeadlineExceededError(Ds4TrioError):

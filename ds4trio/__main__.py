@@ -1,0 +1,5 @@
+"""``python -m ds4trio``."""
+
+from ds4trio.cli import main
+
+main()

@@ -1,0 +1,99 @@
+"""The command line: ``ds4trio serve`` and ``ds4trio pull``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from ds4trio.config import DEFAULT_MODEL, Settings, convert, describe, load_settings
+from ds4trio.errors import Ds4TrioError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run a command and exit: 0, 1 (one line says why), or 2 (bad usage)."""
+    options = _parser().parse_args(arguments)
+    try:
+        match options.command:
+            case "serve":
+                _serve(options)
+            case "pull":
+                _pull(options.model)
+    except* Ds4TrioError as group:
+        sys.exit(f"ds4trio: {_first_line(group)}")
+    except* KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ds4trio", description="An LLM server that stops when the client leaves.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        description="Serve a model. Every flag is also a DS4TRIO_ variable and a TOML key.",
+    )
+    serve.add_argument("model", nargs="?", help=f"what to serve (default: {DEFAULT_MODEL})")
+    serve.add_argument("--config", type=Path, help="a TOML file of settings")
+    for name, kind, default, help_ in describe():
+        if name == "model":
+            continue
+        flag = "--" + name.replace("_", "-")
+        shown = help_ if default is None else f"{help_} (default: {default})"
+        if isinstance(default, bool):
+            serve.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=help_)
+        else:
+            serve.add_argument(flag, dest=name, metavar=kind.upper().split()[-1], help=shown)
+
+    pull = commands.add_parser("pull", help="fetch and prepare a model, without serving it")
+    pull.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    flags: dict[str, object] = {}
+    for name, *_ in describe():
+        value = getattr(options, name)
+        if isinstance(value, str):
+            value = convert(name, value, "--" + name.replace("_", "-"))
+        if value is not None:
+            flags[name] = value
+    return load_settings(flags, file=options.config)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    settings = _settings(options)
+    # Imported here so that a wrong flag is answered at once: these bring torch.
+    import trio
+
+    from ds4trio.logs import configure
+    from ds4trio.server.serve import serve_until_signal
+    from ds4trio.service import open_service
+
+    configure(settings.log_format)
+    trio.run(serve_until_signal, settings, open_service)
+
+
+def _pull(model: str) -> None:
+    from ds4trio.store.resolve import pull_model
+
+    print(pull_model(model).path)
+
+
+def _first_line(group: BaseExceptionGroup[Ds4TrioError]) -> str:
+    error = group.exceptions[0]
+    return _first_line(error) if isinstance(error, BaseExceptionGroup) else error.message
+
+
+if __name__ == "__main__":
+    main()

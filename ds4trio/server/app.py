@@ -1,0 +1,234 @@
+"""Routes, keys and the ASGI application. One request's life is in `exchange`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import trio
+
+from ds4trio.errors import (
+    AuthenticationError,
+    ConfigError,
+    Ds4TrioError,
+    MethodNotAllowedError,
+    NotFoundError,
+    RequestError,
+    UnsupportedMediaTypeError,
+)
+from ds4trio.protocols.table import PROTOCOLS, render_error
+from ds4trio.server import status
+from ds4trio.server.exchange import Exchange, respond, retry_after, send_lifespan
+from ds4trio.server.record import RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from ds4trio.config import Settings
+    from ds4trio.protocols.wire import WireProtocol
+    from ds4trio.server.exchange import Receive, Send
+    from ds4trio.server.state import ServerState
+    from ds4trio.service import Service
+
+    Scope = dict[str, Any]
+
+#: What a client may choose as its request's id, so that it can stand in logs and paths.
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+CANCEL_PATH = re.compile(r"/v1/requests/([^/]+)/cancel")
+JSON = b"application/json"
+#: Where the lifespan leaves the `ServerState` for the requests.
+STATE_KEY = "ds4trio"
+
+log = logging.getLogger("ds4trio.server")
+
+
+class Request:
+    """The head of one HTTP request, as this server reads it."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.method: str = scope["method"]
+        # A trailing slash is forgiven; the query string means nothing to any route.
+        self.path: str = scope["path"].rstrip("/") or "/"
+        # A repeated header counts once: the last one wins.
+        self.headers: dict[bytes, bytes] = {name.lower(): value for name, value in scope["headers"]}
+        client = scope.get("client")
+        self.client = f"{client[0]}:{client[1]}" if client else "-"
+        given = self.headers.get(b"x-request-id", b"").decode("latin-1")
+        self.id = given if REQUEST_ID.fullmatch(given) else f"req_{uuid4().hex}"
+
+    def timeout_s(self, default: float | None) -> float | None:
+        """The request's own deadline, never later than the server's. Raises: RequestError."""
+        text = self.headers.get(b"x-request-timeout")
+        if text is None:
+            return default
+        try:
+            timeout_s = float(text)
+        except ValueError:
+            timeout_s = -1.0
+        if not 0 < timeout_s < float("inf"):
+            raise RequestError(
+                "x-request-timeout must be a number of seconds above 0.", param="x-request-timeout"
+            )
+        return timeout_s if default is None else min(timeout_s, default)
+
+
+class Routes:
+    """The server's answers, over one `ServerState`."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        protocol = PROTOCOLS.get(request.path)
+        try:
+            key = self._authenticate(request)
+            if protocol is not None:
+                await self._generate(protocol, request, receive, send, key)
+            else:
+                await self._answer(request, send, key)
+        except Ds4TrioError as error:
+            body = (protocol.render_error if protocol else render_error)(error)
+            headers = [*_id_header(request), *retry_after(error)]
+            await respond(send, error.status, body, JSON, headers)
+
+    def _authenticate(self, request: Request) -> str | None:
+        """The key that asks, or None where no key is needed. Raises: AuthenticationError."""
+        keys = self._state.keys
+        if keys is None or request.path in ("/health", "/ready"):
+            return None
+        key = keys.find(request.headers)
+        if key is None:
+            raise AuthenticationError("A valid API key is needed.", code="invalid_api_key")
+        return key
+
+    async def _generate(
+        self,
+        protocol: WireProtocol,
+        request: Request,
+        receive: Receive,
+        send: Send,
+        key: str | None,
+    ) -> None:
+        if request.method != "POST":
+            raise MethodNotAllowedError(f"{request.path} takes POST only.")
+        _check_body_kind(request)
+        timeout_s = request.timeout_s(self._state.settings.request_timeout_s)
+        record = RequestRecord(request.id, protocol.name, request.client)
+        exchange = Exchange(
+            self._state, protocol, record, receive, send, key=key, timeout_s=timeout_s
+        )
+        await exchange.run()
+
+    async def _answer(self, request: Request, send: Send, key: str | None) -> None:
+        if cancel := CANCEL_PATH.fullmatch(request.path):
+            _allow(request, "POST")
+            await self._state.cancel(cancel[1], key)
+            body = b'{"id":"%s","cancelled":true}' % cancel[1].encode()
+            await respond(send, 200, body, JSON, _id_header(request))
+            return
+        _allow(request, "GET", "HEAD")
+        code, body, kind = self._page(request.path)
+        await respond(send, code, body, kind, _id_header(request))
+
+    def _page(self, path: str) -> tuple[int, bytes, bytes]:
+        """Status, body and content type of what can be read. Raises: NotFoundError."""
+        state = self._state
+        service = state.service
+        if path == "/health":
+            return 200, status.health(), JSON
+        if path == "/ready":
+            ready = service is not None and not state.draining
+            return 200 if ready else 503, status.ready(ready), JSON
+        if path == "/metrics":
+            body, kind = state.metrics.render()
+            return 200, body, kind.encode()
+        if path == "/v1/models" or path.startswith("/v1/models/"):
+            service = state.ready_service()
+            if path == "/v1/models":
+                return 200, status.models(service.name, service.engine.context_tokens), JSON
+            name = path.removeprefix("/v1/models/")
+            if name == service.name:
+                return 200, status.model(service.name, service.engine.context_tokens), JSON
+            raise NotFoundError(f"The model {name!r} does not exist.", code="model_not_found")
+        raise NotFoundError(f"There is no {path} here.")
+
+
+class App:
+    """Plain ASGI 3. Its lifespan holds the model; requests find it in ``scope["state"]``.
+
+    ``on_failure`` is called once if the model cannot be loaded or its engine dies.
+    """
+
+    def __init__(
+        self,
+        make_state: Callable[[], ServerState],
+        open_service: Callable[[Settings], AbstractAsyncContextManager[Service]],
+        on_failure: Callable[[Ds4TrioError], None],
+    ) -> None:
+        self._make_state = make_state
+        self._open_service = open_service
+        self._on_failure = on_failure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await Routes(scope["state"][STATE_KEY])(scope, receive, send)
+            case "lifespan":
+                await self._lifespan(scope, receive, send)
+            case other:
+                raise ValueError(f"this application does not serve {other}")
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            state = self._make_state()
+        except ConfigError as error:
+            self._on_failure(error)
+            await send_lifespan(send, "startup.failed", error.message)
+            return
+        scope["state"][STATE_KEY] = state
+        await send_lifespan(send, "startup.complete")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hold_service, state)
+            await receive()
+            nursery.cancel_scope.cancel()
+        await send_lifespan(send, "shutdown.complete")
+
+    async def _hold_service(self, state: ServerState) -> None:
+        """The engine's nursery lives in this task, and so outlives every request."""
+        try:
+            async with self._open_service(state.settings) as service:
+                state.service = service
+                log.info("%s is ready", service.name)
+                await trio.sleep_forever()
+        except* Ds4TrioError as group:
+            error = _first(group)
+            state.fail(error)
+            self._on_failure(error)
+
+
+def _first(group: BaseExceptionGroup[Ds4TrioError]) -> Ds4TrioError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _id_header(request: Request) -> list[tuple[bytes, bytes]]:
+    return [(b"x-request-id", request.id.encode())]
+
+
+def _allow(request: Request, *methods: str) -> None:
+    if request.method not in methods:
+        raise MethodNotAllowedError(f"{request.path} takes {' and '.join(methods)} only.")
+
+
+def _check_body_kind(request: Request) -> None:
+    """JSON only: a web page cannot send it to a stranger's server without asking (CORS)."""
+    kind = request.headers.get(b"content-type", JSON).split(b";")[0].strip().lower()
+    if kind != JSON:
+        raise UnsupportedMediaTypeError("The content-type must be application/json.")
+    if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise UnsupportedMediaTypeError("A compressed request body is not understood.")

@@ -1,0 +1,331 @@
+"""One request's life: the only place that cancels a request, the only caller of HTTP ``send``.
+
+Beside the work runs a watcher, the only caller of ``receive``. Whatever ends a request early --
+disconnect, failed or stalled write, deadline, cancel on demand, shutdown -- goes through `end` and
+becomes one cancel scope; the first reason is recorded and stays. Engine work exists only inside
+that scope, so it ends with it.
+
+*Gone* and *finished* are told apart by ``_finishing``: ASGI reports a disconnect after every
+normal completion too, and from the last write on only a failed write counts as a loss.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+
+from ds4trio.errors import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    DeadlineExceededError,
+    Ds4TrioError,
+    EngineFailed,
+    NotFoundError,
+    RequestCancelledError,
+    UnavailableError,
+)
+from ds4trio.events import Finished
+from ds4trio.server import sse
+from ds4trio.server.connection import ConnectionStalled
+from ds4trio.server.record import Outcome, Phase, RequestRecord
+from ds4trio.threads import run_off_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from ds4trio.events import GenerationEvent
+    from ds4trio.protocols.wire import ParsedRequest, ResponseWriter, WireProtocol
+    from ds4trio.server.state import ServerState
+    from ds4trio.service import Reply, Service
+
+Receive: TypeAlias = "Callable[[], Awaitable[dict[str, Any]]]"
+Send: TypeAlias = "Callable[[dict[str, Any]], Awaitable[None]]"
+Headers: TypeAlias = "list[tuple[bytes, bytes]]"
+
+#: A body larger than this is parsed off the event loop (a guess: about a millisecond of JSON).
+PARSE_INLINE_BYTES = 64 * 1024
+#: How long a request that was ended may take to say why.
+LAST_WORDS_S = 0.5
+
+SSE_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # nginx would otherwise hold the stream back, and with it the news that the client has left.
+    (b"x-accel-buffering", b"no"),
+]
+
+log = logging.getLogger("ds4trio.server")
+
+
+async def respond(
+    send: Send, status: int, body: bytes, content_type: bytes, headers: Iterable[tuple[bytes, bytes]]
+) -> None:
+    """A whole answer that needs no engine. A client that has left misses it, no more."""
+    head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
+    with suppress(OSError):
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def send_lifespan(send: Send, event: str, message: str = "") -> None:
+    """Tell the server how starting or stopping went."""
+    await send({"type": f"lifespan.{event}", "message": message})
+
+
+class Exchange:
+    """One generation request, from its body to its last byte."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        protocol: WireProtocol,
+        record: RequestRecord,
+        receive: Receive,
+        send: Send,
+        *,
+        key: str | None,
+        timeout_s: float | None,
+    ) -> None:
+        self.record = record
+        self.key = key
+        self.ended = trio.Event()
+        self._state = state
+        self._protocol = protocol
+        self._receive = receive
+        self._send = send
+        self._scope = trio.CancelScope()
+        if timeout_s is not None:
+            self._scope.deadline = trio.current_time() + timeout_s
+        self._body = bytearray()
+        self._body_arrived = trio.Event()
+        self._reply: Reply | None = None
+        self._writer: ResponseWriter | None = None
+        self._error: Ds4TrioError | None = None
+        self._started = False
+        self._writing = False
+        self._finishing = False
+        self._next_heartbeat = 0.0
+
+    def end(self, outcome: Outcome, detail: str | None = None) -> None:
+        """End this request now. Only the first call (or the natural end) counts."""
+        self._decide(outcome, detail)
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve the request. Returns normally however the request ends."""
+        self._state.enter(self)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                try:
+                    with self._scope:
+                        await self._serve()
+                    if self._scope.cancelled_caught:
+                        self._decide(Outcome.DEADLINE)
+                except trio.Cancelled:
+                    # The whole server is being cancelled.
+                    self._decide(Outcome.SHUTDOWN)
+                    raise
+                finally:
+                    self._scope = trio.CancelScope(shield=True)
+                    self._scope.deadline = trio.current_time() + LAST_WORDS_S
+                    with self._scope:
+                        await self._last_words()
+                nursery.cancel_scope.cancel()
+        finally:
+            del self._state.live[self.record.request_id]
+            self._close_record()
+            self.ended.set()
+
+    # --- the client's side ---
+
+    async def _watch(self) -> None:
+        """Take the body as it comes, then wait for the client to leave."""
+        limit = self._state.settings.max_body_bytes
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                if not self._finishing:
+                    stalled = message.get("reason") == "stalled"
+                    self.end(Outcome.STALLED if stalled else Outcome.CLIENT_GONE)
+                return
+            if len(self._body) <= limit:
+                self._body += message.get("body", b"")
+            if not message.get("more_body", False) or len(self._body) > limit:
+                self._body_arrived.set()
+
+    async def _read_body(self) -> bytes:
+        limit = self._state.settings.max_body_bytes
+        timeout_s = self._state.settings.body_timeout_s
+        with trio.move_on_after(timeout_s):
+            await self._body_arrived.wait()
+        if len(self._body) > limit:
+            raise BodyTooLargeError(f"The request body is larger than {limit} bytes.")
+        if not self._body_arrived.is_set():
+            raise BodyTimeoutError(f"The request body did not arrive within {timeout_s:g} s.")
+        return bytes(self._body)
+
+    # --- the work ---
+
+    async def _serve(self) -> None:
+        try:
+            parsed = await self._parse(await self._read_body())
+            self.record.stream = parsed.stream
+            self.record.phase = Phase.TOKENIZE
+            service = self._state.ready_service()
+            self._check_model(parsed, service)
+            async with service.generate(parsed.generation) as self._reply:
+                if parsed.stream:
+                    await self._stream(self._reply, parsed.writer)
+                else:
+                    events = await self._gather(self._reply)
+            if not parsed.stream:
+                await self._write_whole(parsed.writer.whole(events))
+            self._decide(Outcome.COMPLETED)
+        except EngineFailed as error:
+            self._error = error
+            self._decide(Outcome.FAILED, error.message)
+        except Ds4TrioError as error:
+            self._error = error
+            self._decide(Outcome.REJECTED, error.message)
+        except Exception:
+            log.exception("%s: internal error", self.record.request_id)
+            self._error = Ds4TrioError("Internal server error.")
+            self._decide(Outcome.FAILED, "internal error")
+
+    def _check_model(self, parsed: ParsedRequest, service: Service) -> None:
+        asked = parsed.generation.model
+        if self._state.settings.strict_model_name and asked not in (None, service.name):
+            raise NotFoundError(
+                f"The model {asked!r} does not exist.", param="model", code="model_not_found"
+            )
+
+    async def _parse(self, body: bytes) -> ParsedRequest:
+        service = self._state.ready_service()
+        if len(body) > PARSE_INLINE_BYTES:
+            return await run_off_loop(self._protocol.parse, body, service.name)
+        return self._protocol.parse(body, service.name)
+
+    async def _gather(self, reply: Reply) -> list[GenerationEvent]:
+        events: list[GenerationEvent] = []
+        while not (events and isinstance(events[-1], Finished)):
+            batch = await reply.receive()
+            self._note(reply)
+            events += batch
+        self.record.phase = Phase.WRITE
+        return events
+
+    async def _stream(self, reply: Reply, writer: ResponseWriter) -> None:
+        self._writer = writer
+        await self._start(200, SSE_HEADERS)
+        await self._write(sse.encode(writer.start()))
+        finished = False
+        while not finished:
+            with trio.CancelScope(deadline=self._next_heartbeat) as silence:
+                events = await reply.receive()
+            if silence.cancelled_caught:
+                await self._write(sse.heartbeat(writer.heartbeat()))
+                continue
+            self._note(reply)
+            finished = isinstance(events[-1], Finished)
+            if finished:
+                self.record.phase = Phase.WRITE
+            if data := sse.encode(writer.feed(events)):
+                await self._write(data, last=finished)
+
+    def _note(self, reply: Reply) -> None:
+        """Keep the record's phase and times true."""
+        self.record.phase = Phase(reply.phase)
+        times = reply.take_token_times()
+        if not times:
+            return
+        record = self.record
+        previous = record.last_token_at
+        if previous is None:
+            record.first_token_at = previous = times[0]
+            del times[0]
+        for at in times:
+            self._state.metrics.inter_token(at - previous)
+            previous = at
+        record.last_token_at = previous
+
+    # --- the server's side ---
+
+    async def _start(self, status: int, headers: Headers) -> None:
+        self._started = True
+        self.record.status = status
+        request_id = self.record.request_id.encode("ascii")
+        head = [*headers, (b"x-request-id", request_id)]
+        await self._put({"type": "http.response.start", "status": status, "headers": head})
+
+    async def _write(self, data: bytes, *, last: bool = False) -> None:
+        self._finishing = last
+        await self._put({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def _write_whole(
+        self, body: bytes, status: int = 200, extra: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        length = (b"content-length", b"%d" % len(body))
+        await self._start(status, [(b"content-type", b"application/json"), length, *extra])
+        await self._write(body, last=True)
+
+    async def _put(self, message: dict[str, Any]) -> None:
+        """Every write. A failed one ends the request; nothing is written after it."""
+        self._writing = True
+        try:
+            await self._send(message)
+        except OSError as error:
+            stalled = isinstance(error, ConnectionStalled)
+            self.end(Outcome.STALLED if stalled else Outcome.CLIENT_GONE)
+            await trio.lowlevel.checkpoint()
+            raise AssertionError("unreachable: the scope is cancelled") from None
+        self._writing = False
+        self._next_heartbeat = trio.current_time() + self._state.settings.heartbeat_s
+
+    async def _last_words(self) -> None:
+        """Tell a client that is still there why its request ended early."""
+        outcome = self.record.outcome
+        # An interrupted write leaves the response in an unknown state: the connection is cut.
+        if outcome in (Outcome.COMPLETED, Outcome.CLIENT_GONE, Outcome.STALLED) or self._writing:
+            return
+        error = self._error or _error_for(outcome)
+        if not self._started:
+            body = self._protocol.render_error(error)
+            await self._write_whole(body, error.status, retry_after(error))
+        elif self._writer is not None:
+            await self._write(sse.encode(self._writer.fail(error)), last=True)
+
+    def _decide(self, outcome: Outcome, detail: str | None = None) -> None:
+        if self.record.outcome is None:
+            self.record.outcome = outcome
+            self.record.detail = detail
+
+    def _close_record(self) -> None:
+        record = self.record
+        record.ended_at = perf_counter()
+        if self._reply is not None and (report := self._reply.report) is not None:
+            record.prompt_tokens = report.prompt_tokens
+            record.cached_prompt_tokens = report.cached_prompt_tokens
+            record.generated_tokens = report.generated_tokens
+            record.queued_s = report.queued_s
+            record.release_s = report.release_s
+        self._state.request_ended(record)
+
+
+def retry_after(error: Ds4TrioError) -> Headers:
+    """The ``retry-after`` header of an answer to which trying again makes sense."""
+    return [] if error.retry_after_s is None else [(b"retry-after", b"%d" % error.retry_after_s)]
+
+
+def _error_for(outcome: Outcome | None) -> Ds4TrioError:
+    match outcome:
+        case Outcome.DEADLINE:
+            return DeadlineExceededError("The request's deadline has passed.")
+        case Outcome.CANCELLED:
+            return RequestCancelledError("The request was cancelled.")
+        case _:
+            return UnavailableError("The server is shutting down.")

@@ -1,0 +1,58 @@
+"""What the server remembers of one request, for its metrics and its one log line.
+
+Knows nothing of how either is written. Never holds prompt or answer text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from time import perf_counter
+
+
+class Outcome(StrEnum):
+    """How a request ended. Exactly one, decided once."""
+
+    COMPLETED = "completed"
+    CLIENT_GONE = "client_gone"
+    STALLED = "stalled"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    SHUTDOWN = "shutdown"
+
+
+class Phase(StrEnum):
+    """Where a request was when it ended."""
+
+    BODY = "body"
+    TOKENIZE = "tokenize"
+    QUEUE = "queue"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    WRITE = "write"
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Filled in as the request goes. Times are ``time.perf_counter()`` seconds."""
+
+    request_id: str
+    protocol: str
+    client: str
+    started_at: float = field(default_factory=perf_counter)
+    stream: bool = False
+    phase: Phase = Phase.BODY
+    outcome: Outcome | None = None
+    status: int | None = None
+    #: Why, in a few words, where the outcome alone does not say it.
+    detail: str | None = None
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    generated_tokens: int = 0
+    queued_s: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    release_s: float | None = None
+    ended_at: float | None = None

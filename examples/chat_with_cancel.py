@@ -1,0 +1,63 @@
+"""Chat in the terminal. Ctrl-C stops the answer, not the program; at the prompt it leaves.
+
+There is no abort call: the answer lives in a block, and Trio's own cancel scope ends the block.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import AsyncIterable, Callable
+
+import trio
+
+import ds4trio
+
+
+async def answer(
+    engine: ds4trio.Service, messages: list[dict[str, str]], show: Callable[[str], None]
+) -> str:
+    """Stream one answer; SIGINT cuts it short. Returns what was said."""
+    said: list[str] = []
+    with trio.open_signal_receiver(signal.SIGINT) as interrupts, trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def stop_on_interrupt() -> None:
+                async for _ in interrupts:
+                    scope.cancel()
+
+            nursery.start_soon(stop_on_interrupt)
+            async with engine.chat(messages, max_tokens=512) as reply:
+                async for event in reply:
+                    if isinstance(event, ds4trio.TextDelta):
+                        said.append(event.text)
+                        show(event.text)
+            nursery.cancel_scope.cancel()
+    show("\n" if not scope.cancelled_caught else " [stopped]\n")
+    return "".join(said)
+
+
+async def lines_from_stdin() -> AsyncIterable[str]:
+    async with trio.wrap_file(sys.stdin) as stdin:
+        async for line in stdin:
+            yield line.strip()
+
+
+async def main(model: str | None = None) -> None:
+    def show(text: str) -> None:
+        print(text, end="", flush=True)
+
+    messages: list[dict[str, str]] = []
+    async with ds4trio.open_engine(model) as engine:
+        show("> ")
+        async for line in lines_from_stdin():
+            messages.append({"role": "user", "content": line})
+            messages.append({"role": "assistant", "content": await answer(engine, messages, show)})
+            show("> ")
+
+
+if __name__ == "__main__":
+    try:
+        trio.run(main, *sys.argv[1:])
+    except* KeyboardInterrupt:
+        print()
