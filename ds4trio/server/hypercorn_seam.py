@@ -1,0 +1,92 @@
+"""Where our connection takes the place of hypercorn's: the only file that reaches into hypercorn.
+
+Hypercorn keeps its command line, configuration, sockets, TLS contexts, lifespan and signals.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, cast
+
+import hypercorn.config
+import hypercorn.trio.run
+from hypercorn.app_wrappers import ASGIWrapper
+
+from ds4trio.errors import ConfigError
+from ds4trio.server.connection import Application, ConnectionLimits, HttpServer
+
+if TYPE_CHECKING:
+    import trio
+    from hypercorn.config import Config
+    from hypercorn.trio.worker_context import WorkerContext
+    from hypercorn.typing import AppWrapper
+
+#: The series whose ``hypercorn/trio/run.py`` was read.
+SERIES = "0.18."
+PARAMETERS = ["app", "config", "context", "state", "stream"]
+
+
+def install(limits: ConnectionLimits) -> None:
+    """Serve the connections that this process's hypercorn accepts from now on with ours.
+
+    Call it before hypercorn starts to accept: from the application's lifespan start-up (hypercorn
+    looks ``TCPServer`` up after that), or before ``hypercorn.trio.serve``. Calling it again only
+    changes the limits. It replaces ``hypercorn.trio.run.TCPServer``, and takes HTTP/2 out of the
+    default of ``Config.alpn_protocols``, because our connection speaks HTTP/1.1 only. Hypercorn's
+    own HTTP settings (``keep_alive_timeout``, ``h11_max_incomplete_size``, the access log,
+    ``max_requests``) lose their meaning.
+
+    Raises: ConfigError if this is not a hypercorn of the series it was written for.
+    """
+    module = cast("Any", hypercorn.trio.run)
+    if not isinstance(getattr(module, "TCPServer", None), _TCPServer):
+        _check(module)
+    hypercorn.config.Config.alpn_protocols = ["http/1.1"]
+    module.TCPServer = _TCPServer(limits)
+
+
+def _check(module: Any) -> None:  # noqa: ANN401 - a module whose shape is in doubt
+    found = version("hypercorn")
+    if not found.startswith(SERIES):
+        raise ConfigError(f"hypercorn {found}: ds4trio's connection needs hypercorn {SERIES}x")
+    stock = getattr(module, "TCPServer", None)
+    shape = list(inspect.signature(stock).parameters) if callable(stock) else None
+    serving = getattr(module, "worker_serve", None)
+    looked_up = getattr(getattr(serving, "__code__", None), "co_names", ())
+    if shape != PARAMETERS or "TCPServer" not in looked_up:
+        raise ConfigError(f"hypercorn {found}: hypercorn.trio.run.TCPServer is not as expected")
+    if not isinstance(getattr(hypercorn.config.Config, "alpn_protocols", None), list):
+        raise ConfigError(f"hypercorn {found}: Config.alpn_protocols is not as expected")
+
+
+class _TCPServer:
+    """Called like hypercorn's class of that name: once per connection, and the result awaited."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        #: One worker context lives as long as its server.
+        self._servers: dict[int, tuple[WorkerContext, HttpServer]] = {}
+
+    async def __call__(
+        self,
+        app: AppWrapper,
+        config: Config,
+        context: WorkerContext,
+        state: dict[str, Any],
+        stream: trio.abc.Stream,
+    ) -> None:
+        _, server = self._servers.get(id(context)) or self._servers.setdefault(
+            id(context), (context, self._server(app, context, state))
+        )
+        await server(stream)
+
+    def _server(self, app: AppWrapper, context: WorkerContext, state: dict[str, Any]) -> HttpServer:
+        if not isinstance(app, ASGIWrapper):
+            raise ConfigError("ds4trio's connection serves ASGI applications only")
+        return HttpServer(
+            cast("Application", app.app),
+            limits=self._limits,
+            state=state,
+            draining=context.terminated,
+        )
