@@ -1,0 +1,377 @@
+"""The loop's side of the engine: open it, submit a job, read its tokens, leave.
+
+A job exists only inside ``async with engine.submit(...)``. However that block is left, the job's
+flag is set and the block waits until the worker has let go: one cause, one flag. Everything here
+runs on Trio's thread, and the worker's reports arrive there as plain calls, so there are no locks.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from ds4trio.engine.job import (
+    EndReason,
+    EngineEvent,
+    EngineRequest,
+    JobReport,
+    PrefillProgress,
+    TokenEvent,
+    TokensEnded,
+)
+from ds4trio.engine.messages import Job, JobFailed, Loaded, Signal, StepReport, Taken
+from ds4trio.engine.stats import EngineStats
+from ds4trio.engine.worker import Limits, Worker
+from ds4trio.errors import (
+    ContextOverflowError,
+    Ds4TrioError,
+    EngineFailed,
+    OverloadedError,
+    RequestError,
+    UnavailableError,
+)
+from ds4trio.threads import Inbox, LoopPoster, run_worker_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
+
+    from ds4trio.engine.messages import Delivery, FromWorker, ToWorker
+    from ds4trio.models.base import CausalLM
+
+logger = logging.getLogger("ds4trio.engine")
+
+#: A guess: how long readers get to tell their clients that the worker has died.
+FAILURE_GRACE_S = 5.0
+#: Bounds of what an overloaded client is told to wait.
+RETRY_AFTER_S = (1, 60)
+
+
+@asynccontextmanager
+async def open_engine(
+    load: Callable[[], CausalLM],
+    *,
+    max_running: int = 8,
+    max_waiting: int = 128,
+    prefill_chunk_tokens: int = 128,
+    threads: int | None = None,
+    max_unread_tokens: int = 64,
+    release_timeout_s: float = 30.0,
+) -> AsyncIterator[Engine]:
+    """One model on one worker thread, for as long as the block lasts.
+
+    ``load`` runs on the worker thread; the block begins when it has returned. Leaving the block
+    waits for the forward in flight, never longer; a load cannot be interrupted either. ``threads``
+    is torch's for the model (None: torch's own choice). A sequence pauses while its reader has
+    ``max_unread_tokens`` or more still to take. ``release_timeout_s`` bounds how long leaving a
+    job's block waits for the worker.
+
+    Raises: what ``load`` raises, as it is. EngineFailed, if the worker dies: the body is cancelled
+        as soon as all jobs' blocks are left, or after FAILURE_GRACE_S.
+    """
+    engine = Engine(
+        limits=Limits(max_running, prefill_chunk_tokens, max_unread_tokens),
+        max_waiting=max_waiting,
+        release_timeout_s=release_timeout_s,
+    )
+    error: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine._run_worker, load, threads)
+            try:
+                with engine._body:
+                    await engine._loaded.wait()
+                    yield engine
+            except BaseException as raised:  # raised again below: a nursery would put it in a group
+                follows = engine.failed and isinstance(raised, Exception | trio.Cancelled)
+                error = engine._failure if follows else raised
+            engine._close()
+        error = error or engine._failure
+        if error is not None:
+            raise error
+    finally:
+        del error  # an exception that its own traceback's frame refers to is cyclic garbage
+
+
+class Engine:
+    """Where jobs are submitted. Made by ``open_engine``. Runs on: trio."""
+
+    context_tokens: int
+    """Longest sequence, prompt and answer together."""
+    vocab_size: int
+    stats: EngineStats
+
+    def __init__(self, *, limits: Limits, max_waiting: int, release_timeout_s: float) -> None:
+        self.context_tokens = 0
+        self.vocab_size = 0
+        self.stats = EngineStats()
+        self._limits = limits
+        self._max_jobs = limits.max_running + max_waiting
+        self._release_timeout_s = release_timeout_s
+        self._inbox: Inbox[ToWorker] = Inbox()
+        self._streams: dict[Job, TokenStream] = {}  # what the worker holds, or will
+        self._open_blocks = 0
+        self._unwanted = 0  # of _streams, those whose flag is set
+        self._mean_run_s = 0.0
+        self._loaded = trio.Event()
+        self._body = trio.CancelScope()
+        self._all_left = trio.Event()
+        self._failure: Exception | None = None
+        self._closed = False
+
+    @property
+    def failed(self) -> bool:
+        """The worker has died: nothing will be computed any more."""
+        return self._failure is not None
+
+    def check_capacity(self) -> None:
+        """Refuse early, before anything is spent on a request.
+
+        Raises: OverloadedError, EngineFailed, UnavailableError.
+        """
+        if self._failure is not None:
+            raise self._failed_error()
+        if self._closed:
+            raise UnavailableError("The engine is closed.")
+        if len(self._streams) - self._unwanted >= self._max_jobs:
+            place_s = math.ceil(self._mean_run_s / self._limits.max_running)
+            least, most = RETRY_AFTER_S
+            raise OverloadedError(
+                f"The engine is busy with {self._max_jobs} requests; please try again later.",
+                retry_after_s=min(max(place_s, least), most),
+            )
+
+    def submit(self, request: EngineRequest) -> AbstractAsyncContextManager[TokenStream]:
+        """A job, for as long as the block lasts.
+
+        Leaving the block, however, sets the job's flag and waits, shielded but no longer than
+        ``release_timeout_s``, until the worker has let go. ``max_tokens`` beyond the context is
+        cut to what fits.
+
+        Raises: on entering: what ``check_capacity`` raises; RequestError for an empty prompt, ids
+            outside the vocabulary or no tokens wanted; ContextOverflowError.
+        """
+        return _JobBlock(self, request)
+
+    def _new_job(self, request: EngineRequest) -> Job:
+        self.check_capacity()
+        prompt = tuple(request.token_ids)
+        if not prompt:
+            raise RequestError("The prompt is empty.")
+        room = self.context_tokens - len(prompt)
+        if room < 1:
+            raise ContextOverflowError(len(prompt), self.context_tokens)
+        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
+            raise RequestError(f"The prompt has token ids outside 0...{self.vocab_size - 1}.")
+        max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
+        if max_tokens < 1:
+            raise RequestError("max_tokens must be at least 1.", param="max_tokens")
+        return Job(replace(request, token_ids=prompt), max_tokens, time.perf_counter())
+
+    def _open(self, request: EngineRequest) -> TokenStream:
+        job = self._new_job(request)
+        stream = TokenStream(self, job)
+        self._streams[job] = stream
+        self._open_blocks += 1
+        self.stats.waiting += 1
+        self._inbox.put(job)
+        return stream
+
+    def _flag(self, job: Job, reason: EndReason) -> None:
+        if job in self._streams and job.ending is None:
+            self._unwanted += 1
+            job.end(reason, time.perf_counter())
+            self._inbox.put(Signal.WAKE)
+
+    async def _leave(self, stream: TokenStream) -> None:
+        stream._closed = True
+        self._flag(stream._job, EndReason.CANCELLED)
+        try:
+            with trio.move_on_after(self._release_timeout_s, shield=True):
+                await stream._released.wait()
+        finally:
+            self._open_blocks -= 1
+            if self._open_blocks == 0 and self._failure is not None:
+                self._all_left.set()
+        if not stream._released.is_set():
+            logger.error("the worker has not let go of a job in %g s", self._release_timeout_s)
+
+    async def _run_worker(self, load: Callable[[], CausalLM], threads: int | None) -> None:
+        worker = Worker(load, self._inbox, LoopPoster(self._receive), self._limits, threads)
+        try:
+            await run_worker_thread(worker.run, name="ds4trio-engine")
+        except Exception as error:
+            await self._fail(error)
+            self._body.cancel()
+
+    async def _fail(self, error: Exception) -> None:
+        if not self._loaded.is_set():
+            self._failure = error
+            return
+        logger.critical("the engine's worker has died", exc_info=error)
+        self._failure = EngineFailed(
+            f"The engine has failed ({type(error).__name__}); nothing is computed any more."
+        )
+        self._failure.__cause__ = error
+        for stream in list(self._streams.values()):
+            stream._error = self._failed_error()
+            self._released(stream)
+        if self._open_blocks:
+            with trio.move_on_after(FAILURE_GRACE_S, shield=True):
+                await self._all_left.wait()
+
+    def _failed_error(self) -> EngineFailed:
+        """One for each who hears of it: raising an exception changes it."""
+        error = EngineFailed(str(self._failure))
+        error.__cause__ = self._failure
+        return error
+
+    def _close(self) -> None:
+        self._closed = True
+        self._inbox.put(Signal.STOP)
+
+    def _receive(self, report: FromWorker) -> None:
+        match report:
+            case Loaded(context_tokens, vocab_size):
+                self.context_tokens = context_tokens
+                self.vocab_size = vocab_size
+                self._loaded.set()
+            case StepReport(forwards, prompt_tokens, deliveries):
+                self.stats.steps += forwards
+                self.stats.prompt_tokens += prompt_tokens
+                for job, items in deliveries.items():
+                    self._deliver(self._streams[job], items)
+
+    def _deliver(self, stream: TokenStream, items: list[Delivery]) -> None:
+        for item in items:
+            match item:
+                case TokenEvent():
+                    self.stats.generated_tokens += 1
+                    stream._ready.append(item)
+                case PrefillProgress():
+                    self._admitted(stream)
+                    stream._ready.append(item)
+                case TokensEnded():
+                    stream._ready.append(item)
+                    self._ended(stream, item.report)
+                case JobFailed():
+                    stream._error = item.error
+                    self._ended(stream, item.report)
+        stream._readers.unpark()
+
+    def _admitted(self, stream: TokenStream) -> None:
+        if stream._admitted_at is None:
+            stream._admitted_at = time.perf_counter()
+            self.stats.waiting -= 1
+            self.stats.running += 1
+
+    def _ended(self, stream: TokenStream, report: JobReport) -> None:
+        stream.report = report
+        self.stats.cached_prompt_tokens += report.cached_prompt_tokens
+        self.stats.prompt_tokens += report.cached_prompt_tokens
+        self.stats.wasted_prompt_tokens += report.wasted_prompt_tokens
+        self.stats.wasted_generated_tokens += report.wasted_generated_tokens
+        if stream._admitted_at is not None:
+            run_s = time.perf_counter() - stream._admitted_at
+            self._mean_run_s += (run_s - self._mean_run_s) * 0.1
+        self._released(stream)
+
+    def _released(self, stream: TokenStream) -> None:
+        """The worker holds nothing of this job any more."""
+        job = stream._job
+        del self._streams[job]
+        self._unwanted -= job.ending is not None
+        if stream._admitted_at is None:
+            self.stats.waiting -= 1
+        else:
+            self.stats.running -= 1
+        stream._released.set()
+        stream._readers.unpark_all()
+
+
+class TokenStream:
+    """One job's events. Made by ``Engine.submit``. Runs on: trio."""
+
+    report: JobReport | None
+    """What the job took; there once it has ended, by itself or by leaving its block."""
+
+    def __init__(self, engine: Engine, job: Job) -> None:
+        self.report = None
+        self._engine = engine
+        self._job = job
+        self._ready: list[EngineEvent] = []
+        self._readers = trio.lowlevel.ParkingLot()
+        self._untold = 0  # tokens taken, of which the worker has not heard
+        self._admitted_at: float | None = None
+        self._error: Ds4TrioError | None = None
+        self._released = trio.Event()
+        self._closed = False
+
+    async def receive(self) -> list[EngineEvent]:
+        """Everything that is ready, at least one event. If cancelled, it has taken none.
+
+        Raises: trio.EndOfChannel, after TokensEnded. EngineFailed, if the worker has died.
+            Ds4TrioError, if this sequence alone has failed. trio.ClosedResourceError, after the
+            block was left.
+        """
+        if self._ready or self._released.is_set() or self._closed:
+            await trio.lowlevel.checkpoint()
+        while not (self._ready or self._released.is_set() or self._closed):
+            await self._readers.park()
+        if self._closed:
+            raise trio.ClosedResourceError
+        if self._ready:
+            return self._take()
+        if self._error is not None:
+            raise self._error
+        raise trio.EndOfChannel
+
+    def stop(self) -> None:
+        """The reader has enough: the answer is complete. ``receive`` goes on to TokensEnded."""
+        self._engine._flag(self._job, EndReason.STOPPED)
+
+    def _take(self) -> list[EngineEvent]:
+        events, self._ready = self._ready, []
+        self._untold += sum(isinstance(event, TokenEvent) for event in events)
+        # By halves of the window: few messages, and a paused sequence, whose reader has a whole
+        # window to take, is sure to be resumed.
+        if self._untold * 2 >= self._engine._limits.max_unread_tokens:
+            self._engine._inbox.put(Taken(self._job, self._untold))
+            self._untold = 0
+        return events
+
+
+class _JobBlock:
+    """``async with engine.submit(...)``.
+
+    A class, and protected from KeyboardInterrupt, because a job that was put into the inbox must
+    get its stream, and a stream's block must set the flag.
+    """
+
+    def __init__(self, engine: Engine, request: EngineRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._stream: TokenStream | None = None
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aenter__(self) -> TokenStream:
+        await trio.lowlevel.checkpoint()
+        self._stream = self._engine._open(self._request)
+        return self._stream
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._stream is not None
+        await self._engine._leave(self._stream)

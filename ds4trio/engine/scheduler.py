@@ -1,0 +1,116 @@
+"""Who runs, who waits, and what the next step computes. Pure policy.
+
+Rules:
+
+1. Admission is first come, first served, into at most ``max_running`` places.
+2. Every running sequence whose prompt is done decodes in every step, unless its reader is behind.
+3. Beside them a step computes at most ``prefill_chunk_tokens`` prompt tokens, of the sequence
+   admitted first, then (what is left of the budget) of the next ones. So a decode never waits for
+   more than one bounded chunk, and the oldest prompt always advances: nobody starves.
+
+Knows nothing of tokens, models, threads or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Schedulable(Protocol):
+    """What the policy looks at."""
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens not computed yet."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """Its reader has not taken what is ready: it keeps its place but computes nothing."""
+        ...
+
+
+S = TypeVar("S", bound=Schedulable)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[S]):
+    """One step: one token more for each of ``decodes``, so many of their prompt for ``prefills``.
+
+    The two are disjoint; both keep the order of admission.
+    """
+
+    decodes: list[S]
+    prefills: list[tuple[S, int]]
+
+    def __bool__(self) -> bool:
+        return bool(self.decodes or self.prefills)
+
+    def __iter__(self) -> Iterator[S]:
+        yield from self.decodes
+        for sequence, _ in self.prefills:
+            yield sequence
+
+
+class Scheduler(Generic[S]):
+    """The places and the queue. Runs on: worker (but it is plain synchronous code)."""
+
+    def __init__(self, *, max_running: int, prefill_chunk_tokens: int) -> None:
+        self._max_running = max_running
+        self._prefill_chunk_tokens = prefill_chunk_tokens
+        # Dicts, for their order and for removal at once.
+        self._waiting: dict[S, None] = {}
+        self._running: dict[S, None] = {}
+
+    @property
+    def waiting(self) -> list[S]:
+        return list(self._waiting)
+
+    @property
+    def running(self) -> list[S]:
+        return list(self._running)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``admit`` or ``plan`` would find any."""
+        return (bool(self._waiting) and len(self._running) < self._max_running) or any(
+            sequence.prompt_left or not sequence.paused for sequence in self._running
+        )
+
+    def add(self, sequence: S) -> None:
+        """Queue it."""
+        self._waiting[sequence] = None
+
+    def remove(self, sequence: S) -> None:
+        """Forget it, wherever it is. Its place is free at once."""
+        if sequence in self._running:
+            del self._running[sequence]
+        else:
+            del self._waiting[sequence]
+
+    def admit(self) -> list[S]:
+        """Move as many as there are free places from the queue into them; says which."""
+        admitted = list(self._waiting)[: self._max_running - len(self._running)]
+        for sequence in admitted:
+            del self._waiting[sequence]
+            self._running[sequence] = None
+        return admitted
+
+    def plan(self) -> Plan[S]:
+        """The next step, without changing anything; empty (false) if there is nothing to do."""
+        decodes: list[S] = []
+        prefills: list[tuple[S, int]] = []
+        budget = self._prefill_chunk_tokens
+        for sequence in self._running:
+            if not sequence.prompt_left:
+                if not sequence.paused:
+                    decodes.append(sequence)
+            elif budget:
+                chunk = min(budget, sequence.prompt_left)
+                prefills.append((sequence, chunk))
+                budget -= chunk
+        return Plan(decodes, prefills)

@@ -1,0 +1,205 @@
+"""The loop that computes: admit, step, publish. One thread; the only one that touches torch.
+
+::
+
+    take messages -> let go of who is flagged, admit -> plan -> forward -> sample -> publish
+         ^                                                                            |
+         +----------------------------------------------------------------------------+
+
+It blocks only where nothing can be computed. Flags are looked at before each step, right before
+its forward, and right after. Knows nothing of trio or text, and how it is woken.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from ds4trio.engine.job import EndReason, TokensEnded
+from ds4trio.engine.messages import Job, JobFailed, Loaded, Signal, StepReport, Taken
+from ds4trio.engine.sampler import sample
+from ds4trio.engine.scheduler import Scheduler
+from ds4trio.engine.sequence import JobSequence
+from ds4trio.errors import Ds4TrioError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ds4trio.engine.messages import FromWorker, ToWorker
+    from ds4trio.models.base import CausalLM
+
+logger = logging.getLogger("ds4trio.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Units: sequences; tokens."""
+
+    max_running: int
+    prefill_chunk_tokens: int
+    max_unread_tokens: int
+
+
+class MessageSource(Protocol):
+    """Where the worker hears from the loop (``threads.Inbox``)."""
+
+    def take_ready(self) -> list[ToWorker]: ...
+
+    def wait(self) -> list[ToWorker]: ...
+
+
+class Worker:
+    """Runs on: made anywhere, ``run`` on the worker thread.
+
+    ``publish`` is given everything that happened: once a step, and also before a forward if a
+    sequence was admitted or let go of, so that nobody waits for a neighbour's forward to hear.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], CausalLM],
+        messages: MessageSource,
+        publish: Callable[[FromWorker], None],
+        limits: Limits,
+        threads: int | None,
+    ) -> None:
+        self._load = load
+        self._messages = messages
+        self._publish = publish
+        self._limits = limits
+        self._threads = threads
+        self._scheduler: Scheduler[JobSequence] = Scheduler(
+            max_running=limits.max_running, prefill_chunk_tokens=limits.prefill_chunk_tokens
+        )
+        self._sequences: dict[Job, JobSequence] = {}
+        self._report = StepReport()
+
+    def run(self) -> None:
+        """Load the model, then work until told to stop.
+
+        Raises: whatever loading, the model or a bug raises. Nothing can be computed any more.
+        """
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        model = self._load()
+        self._publish(Loaded(model.context_tokens, model.vocab_size))
+        with torch.inference_mode():
+            while self._take_messages():
+                self._let_go_of_flagged()
+                self._admit(model)
+                self._publish_report()
+                self._step(model)
+                self._publish_report()
+        for sequence in list(self._sequences.values()):
+            self._end(sequence, EndReason.CANCELLED)
+        self._publish_report()
+
+    def _take_messages(self) -> bool:
+        """Take in what was said, waiting only if there is nothing to compute. False: stop."""
+        busy = self._scheduler.has_work
+        for message in self._messages.take_ready() if busy else self._messages.wait():
+            match message:
+                case Job():
+                    self._queue(message)
+                case Taken(job, tokens):
+                    if sequence := self._sequences.get(job):
+                        sequence.taken(tokens)
+                case Signal.WAKE:
+                    pass
+                case Signal.STOP:
+                    return False
+        return True
+
+    def _queue(self, job: Job) -> None:
+        sequence = JobSequence(job, max_unread_tokens=self._limits.max_unread_tokens)
+        self._sequences[job] = sequence
+        self._scheduler.add(sequence)
+
+    def _let_go_of_flagged(self) -> None:
+        for job, sequence in list(self._sequences.items()):
+            if job.ending is not None:
+                self._end(sequence, job.ending)
+
+    def _admit(self, model: CausalLM) -> None:
+        for sequence in self._scheduler.admit():
+            sequence.admit(model.new_state(), time.perf_counter())
+            self._report.add(sequence.job, sequence.progress)
+
+    def _step(self, model: CausalLM) -> None:
+        plan = self._scheduler.plan()
+        rows = [(sequence, 0) for sequence in plan.decodes] + plan.prefills
+        chunks = [sequence.next_chunk(prompt_tokens) for sequence, prompt_tokens in rows]
+        if not chunks or _any_flagged(plan):
+            return  # flagged since this round began: they are let go of at the next one's start
+        logits = model.forward(chunks)
+        self._report.forwards += 1
+        self._report.prompt_tokens += sum(prompt_tokens for _, prompt_tokens in rows)
+        to_sample: list[JobSequence] = []
+        logit_rows: list[int] = []
+        row = 0
+        for (sequence, prompt_tokens), chunk in zip(rows, chunks, strict=True):
+            if self._keep(sequence, prompt_tokens) and chunk.logit_rows:
+                to_sample.append(sequence)
+                logit_rows.append(row)
+            row += chunk.logit_rows
+        if to_sample:
+            wanted = logits if len(logit_rows) == len(logits) else logits[logit_rows]
+            self._append(to_sample, wanted)
+
+    def _keep(self, sequence: JobSequence, prompt_tokens: int) -> bool:
+        """Count what a forward computed for a sequence. False: flagged meanwhile, and let go of."""
+        ending = sequence.job.ending
+        if ending is EndReason.CANCELLED:
+            sequence.waste(prompt_tokens)
+        else:
+            sequence.computed(prompt_tokens)
+        if ending is not None:
+            self._end(sequence, ending)
+            return False
+        if prompt_tokens:
+            self._report.add(sequence.job, sequence.progress)
+        return True
+
+    def _append(self, sequences: list[JobSequence], logits: torch.Tensor) -> None:
+        token_ids = sample(logits, sequences)
+        now = time.perf_counter()
+        for sequence, token_id in zip(sequences, token_ids, strict=True):
+            if token_id is None:
+                self._fail(sequence)
+                continue
+            outcome = sequence.append(token_id, now)
+            if isinstance(outcome, EndReason):
+                self._end(sequence, outcome)
+                continue
+            self._report.add(sequence.job, outcome)
+            if sequence.is_full:
+                self._end(sequence, EndReason.LENGTH)
+
+    def _end(self, sequence: JobSequence, reason: EndReason) -> None:
+        job = sequence.job
+        self._forget(sequence)
+        self._report.add(job, TokensEnded(reason, sequence.release(time.perf_counter())))
+
+    def _fail(self, sequence: JobSequence) -> None:
+        job = sequence.job
+        logger.error("a sequence ended: the model's logits for it were not finite numbers")
+        self._forget(sequence)
+        error = Ds4TrioError("The model's output for this request was not a number.")
+        self._report.add(job, JobFailed(error, sequence.release(time.perf_counter())))
+
+    def _forget(self, sequence: JobSequence) -> None:
+        self._scheduler.remove(sequence)
+        del self._sequences[sequence.job]
+
+    def _publish_report(self) -> None:
+        if self._report:
+            report, self._report = self._report, StepReport()
+            self._publish(report)
+
+
+def _any_flagged(sequences: Iterable[JobSequence]) -> bool:
+    return any(sequence.job.ending is not None for sequence in sequences)

@@ -1,0 +1,287 @@
+"""Tools for tests of programs that use ds4trio: a model without weights, stopped at will.
+
+A `ScriptedModel` says what a function tells it to, and a `StepGate` holds the engine's worker
+inside a forward for as long as a test likes. The rest of the engine is the real one: its thread,
+its batching, its cancelling::
+
+    gate = StepGate()
+    model = ScriptedModel(gate=gate)
+    async with open_engine(lambda: model) as engine:
+        with gate.opened_at_exit():
+            async with engine.submit(EngineRequest(b"Hello")) as stream:
+                await gate.reached(1)  # the worker is inside the prompt's forward
+                gate.release()
+                ...
+        # the stream was left in the middle of an answer
+    assert not model.live_states
+"""
+
+from __future__ import annotations
+
+import codecs
+import threading
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import trio
+
+from ds4trio.chat.format import Prompt
+from ds4trio.threads import LoopPoster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ds4trio.models.base import Chunk
+    from ds4trio.request import Conversation
+    from ds4trio.text.tokenizer import StreamDecoder
+
+BOS_ID = 256
+END_ID = 257
+VOCAB_SIZE = 258
+
+ALPHABET = b"abcdefghijklmnopqrstuvwxyz "
+
+
+class StepGate:
+    """Stops the worker inside each forward until the test lets it go on.
+
+    Forwards are numbered from 1. A new gate is shut: forward 1 stops. While a forward is held, so
+    are the jobs whose blocks are being left; make sure that a failing test opens the gate
+    (``opened_at_exit``).
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._entered = 0
+        self._released = 0
+        self._is_open = False
+        self._waiters: list[tuple[int, LoopPoster[None]]] = []
+
+    @property
+    def entered(self) -> int:
+        """Number of the forward that was begun last; 0 before any. Runs on: any."""
+        return self._entered
+
+    async def reached(self, forward: int) -> None:
+        """Wait until the worker is inside this forward (or has been). Runs on: trio."""
+        arrived = trio.Event()
+        waiter = (forward, LoopPoster[None](lambda _: arrived.set()))
+        with self._changed:
+            if self._entered >= forward:
+                arrived.set()
+            else:
+                self._waiters.append(waiter)
+        try:
+            await arrived.wait()
+        finally:
+            with self._changed:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+
+    def release(self, forwards: int = 1) -> None:
+        """Let so many more forwards end. Runs on: any thread."""
+        with self._changed:
+            self._released += forwards
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        """Hold nothing any more. Runs on: any thread."""
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Hold the next forward to begin, and those after it. Runs on: any thread."""
+        with self._changed:
+            self._is_open = False
+            self._released = self._entered
+
+    @contextmanager
+    def opened_at_exit(self) -> Iterator[None]:
+        """However the block ends, open the gate."""
+        try:
+            yield
+        finally:
+            self.open()
+
+    def hold(self) -> None:
+        """Be a forward: blocks until released. Runs on: worker."""
+        with self._changed:
+            self._entered += 1
+            here = self._entered
+            for waiter in [w for w in self._waiters if w[0] <= here]:
+                self._waiters.remove(waiter)
+                waiter[1](None)
+            self._changed.wait_for(lambda: self._is_open or self._released >= here)
+
+
+class ScriptedState:
+    """All token ids of one sequence. ``number`` counts a model's states from 0."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.token_ids: list[int] = []
+
+    @property
+    def length(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardRow:
+    """What one forward computed for one sequence.
+
+    ``sequence`` is its state's number, ``first_id`` the first token of its prompt (give each job
+    its own, to tell them apart), ``position`` the number of tokens computed before.
+    """
+
+    sequence: int
+    first_id: int
+    position: int
+    token_ids: tuple[int, ...]
+
+
+def alphabet(token_ids: Sequence[int]) -> int:
+    """A script: ``abc...z abc...z `` for ever, each sequence at its own place in it."""
+    return ALPHABET[len(token_ids) % len(ALPHABET)]
+
+
+class ScriptedModel:
+    """A `CausalLM` of 258 tokens (see `ByteTokenizer`) that says what ``script`` tells it to.
+
+    ``script`` is given all token ids of a sequence so far, and returns the next one; sampling
+    settings change nothing, but if that token is forbidden (a stop id before ``min_tokens``) it is
+    any other. Each forward is held by ``gate`` before it computes.
+
+    Runs on: made anywhere, used by the worker; ``forwards`` and ``live_states`` can be read
+    anywhere.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[Sequence[int]], int] = alphabet,
+        *,
+        gate: StepGate | None = None,
+        context_tokens: int = 4096,
+        vocab_size: int = VOCAB_SIZE,
+    ) -> None:
+        self._script = script
+        self._gate = gate
+        self._states = 0
+        self.vocab_size = vocab_size
+        self.context_tokens = context_tokens
+        self.forwards: list[list[ForwardRow]] = []
+        """Each forward's rows, in the order of their chunks; a forward is listed as it begins."""
+        self.live_states: weakref.WeakSet[ScriptedState] = weakref.WeakSet()
+        """States that somebody still holds."""
+
+    def new_state(self) -> ScriptedState:
+        state = ScriptedState(self._states)
+        self._states += 1
+        self.live_states.add(state)
+        return state
+
+    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        states = [_scripted(chunk) for chunk in chunks]
+        pairs = list(zip(chunks, states, strict=True))
+        self.forwards.append(
+            [
+                ForwardRow(
+                    state.number,
+                    (state.token_ids or chunk.token_ids)[0],
+                    state.length,
+                    tuple(chunk.token_ids),
+                )
+                for chunk, state in pairs
+            ]
+        )
+        if self._gate is not None:
+            self._gate.hold()
+        scripted: list[int] = []
+        for chunk, state in pairs:
+            state.token_ids.extend(chunk.token_ids)
+            total = state.length
+            scripted += [
+                self._script(state.token_ids[: total - back])
+                for back in reversed(range(chunk.logit_rows))
+            ]
+        # Finite: where the scripted token is forbidden, others remain.
+        logits = torch.full((len(scripted), self.vocab_size), -1e9)
+        logits[torch.arange(len(scripted)), scripted] = 0.0
+        return logits
+
+    def rows_of(self, first_id: int) -> list[list[ForwardRow]]:
+        """The forwards that computed something for prompts that begin with this token: its rows."""
+        found = [[row for row in rows if row.first_id == first_id] for rows in self.forwards]
+        return [rows for rows in found if rows]
+
+
+class ByteTokenizer:
+    """A `Tokenizer`: ids 0 to 255 are bytes, 256 is ``<|bos|>`` and 257 is ``<|end|>``."""
+
+    vocab_size = VOCAB_SIZE
+    bos_ids: tuple[int, ...] = (BOS_ID,)
+
+    @property
+    def control_tokens(self) -> dict[str, int]:
+        return {"<|bos|>": BOS_ID, "<|end|>": END_ID}
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_with_control(self, text: str) -> list[int]:
+        token_ids: list[int] = []
+        while text:
+            found = [(text.find(spelling), spelling) for spelling in self.control_tokens]
+            at, spelling = min((f for f in found if f[0] >= 0), default=(len(text), ""))
+            token_ids += text[:at].encode()
+            if spelling:
+                token_ids.append(self.control_tokens[spelling])
+            text = text[at + len(spelling) :]
+        return token_ids
+
+    def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
+        token_ids: list[int] = []
+        for part in parts:
+            token_ids += [part] if isinstance(part, int) else part.encode()
+        return token_ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if 0 <= token_id < 256 else b""
+
+    def new_decoder(self, *, start_of_text: bool = True) -> StreamDecoder:
+        return _ByteDecoder()
+
+
+class _ByteDecoder:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token_ids: list[int]) -> str:
+        return self._decoder.decode(bytes(i for i in token_ids if i < 256))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class PlainChatFormat:
+    """A `ChatFormat` for `ByteTokenizer`: ``role: content`` lines, then ``assistant: ``."""
+
+    stop_ids = frozenset({END_ID})
+
+    def render(self, conversation: Conversation) -> Prompt:
+        lines = [f"{message.role}: {message.content}\n" for message in conversation.messages]
+        text = "".join(lines) + "assistant: "
+        return Prompt(text, [BOS_ID, *text.encode()])
+
+
+def _scripted(chunk: Chunk) -> ScriptedState:
+    assert isinstance(chunk.state, ScriptedState)
+    return chunk.state
