@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Tokenizer(Protocol):
@@ -35,6 +38,13 @@ class Tokenizer(Protocol):
         """Text written by a template: control tokens' spellings become control tokens. No BOS."""
         ...
 
+    def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
+        """Plain text and ids of control tokens, in order.
+
+        As `encode_with_control` of the same text, but only the given control tokens are ones.
+        """
+        ...
+
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes (perhaps part of a character) that a token adds to the text.
 
@@ -42,8 +52,12 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def new_decoder(self) -> StreamDecoder:
-        """A decoder for one answer."""
+    def new_decoder(self, *, start_of_text: bool = True) -> StreamDecoder:
+        """A decoder for one answer.
+
+        ``start_of_text`` False: the answer goes on within a text, so a first space belongs to it
+        even where the tokenizer begins every text with one (SentencePiece).
+        """
         ...
 
 
