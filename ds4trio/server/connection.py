@@ -87,8 +87,8 @@ class Draining(Protocol):
 class HttpServer:
     """A handler for ``trio.serve_listeners``: serves each connection, and counts them.
 
-    ``state`` is the lifespan's state, copied into every scope. One above ``max_connections`` is
-    answered 503 and closed.
+    ``state`` is the lifespan's state, copied into every scope. Connections above
+    ``max_connections`` are answered 503 and closed; above twice as many, closed without an answer.
     """
 
     def __init__(
@@ -106,6 +106,9 @@ class HttpServer:
         self._draining = draining
 
     async def __call__(self, stream: trio.abc.Stream) -> None:
+        if self.open_connections >= 2 * self._limits.max_connections:
+            await trio.aclose_forcefully(stream)
+            return
         self.open_connections += 1
         try:
             await serve_connection(

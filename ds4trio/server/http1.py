@@ -5,6 +5,8 @@ Pure: no I/O, no Trio.
 
 from __future__ import annotations
 
+import re
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -13,6 +15,8 @@ import h11
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+ABSOLUTE_FORM = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*(.*)")
 
 Address = tuple[str, int]
 
@@ -47,12 +51,16 @@ def http_scope(
 
 def _origin_form(target: bytes) -> bytes:
     """``http://host/path`` (RFC 9112, 3.2.2) as ``/path``."""
-    if target[:1] in (b"/", b"*"):
+    absolute = ABSOLUTE_FORM.match(target)
+    if absolute is None:
         return target
-    _, found, rest = target.partition(b"://")
-    if not found:
-        return target
-    return b"/" + rest.partition(b"/")[2]
+    rest = absolute.group(1)
+    return rest if rest.startswith(b"/") else b"/" + rest
+
+
+def date() -> bytes:
+    """Now, as a ``date`` header has it."""
+    return formatdate(usegmt=True).encode("ascii")
 
 
 def unserved(request: h11.Request) -> HTTPStatus | None:
@@ -68,9 +76,10 @@ def plain_answer(status: HTTPStatus, *, with_body: bool = True) -> bytes:
     """A whole response that ends the connection."""
     body = f"{status.value} {status.phrase}\n".encode()
     headers = [
-        ("content-type", "text/plain; charset=utf-8"),
-        ("content-length", str(len(body))),
-        ("connection", "close"),
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        (b"date", date()),
     ]
     http = h11.Connection(h11.SERVER)
     head = http.send(

@@ -27,6 +27,8 @@ RECEIVE_BYTES = 64 * 1024
 PIECE_BYTES = 16 * 1024
 #: The pace of looking at a socket whose readability says nothing any more.
 POLL_S = 0.1
+#: For a TLS close_notify, even while the server is being cancelled.
+GOODBYE_S = 0.5
 #: Keepalive probes per ``vanish_s``: the first after two fifths, then every fifth.
 PROBES = 5
 
@@ -165,7 +167,10 @@ class Transport:
         started = trio.current_time()
         deadline = started + self._limits.write_stall_s
         with trio.CancelScope(deadline=deadline) as self._waiting:
-            await wait(what)
+            try:
+                await wait(what)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self.lose("closed")
         stalled = self._waiting.cancelled_caught and self.lost is None
         self._waiting = None
         self._blocked_s += trio.current_time() - started
@@ -210,7 +215,7 @@ class Transport:
 
     async def close(self) -> None:
         """Close in order: what was written arrives. TLS says goodbye, under a deadline."""
-        with trio.move_on_after(self._limits.linger_s) as scope:
+        with trio.move_on_after(GOODBYE_S) as scope:
             scope.shield = self.tls
             with suppress(trio.BrokenResourceError):
                 await self.stream.aclose()
