@@ -54,7 +54,10 @@ class Reply:
     def __init__(self, stream: TokenStream, service: Service, request: GenerationRequest) -> None:
         self._stream = stream
         self._parser = OutputParser(stop=request.stop)
-        self._decoder = service.tokenizer.new_decoder()
+        # A turn begins a text; raw text goes on where the prompt stopped.
+        self._decoder = service.tokenizer.new_decoder(
+            start_of_text=isinstance(request.prompt, Conversation)
+        )
         self._unread: deque[GenerationEvent] = deque()
         self._generated_tokens = 0
         self._token_times: list[float] = []

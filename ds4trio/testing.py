@@ -21,7 +21,7 @@ from __future__ import annotations
 import codecs
 import threading
 import weakref
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,10 +29,13 @@ import torch
 import trio
 
 from ds4trio.chat.format import Prompt
+from ds4trio.config import Settings
+from ds4trio.engine.engine import open_engine
+from ds4trio.service import Service
 from ds4trio.threads import LoopPoster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from ds4trio.models.base import Chunk
     from ds4trio.request import Conversation
@@ -280,6 +283,26 @@ class PlainChatFormat:
         lines = [f"{message.role}: {message.content}\n" for message in conversation.messages]
         text = "".join(lines) + "assistant: "
         return Prompt(text, [BOS_ID, *text.encode()])
+
+
+@asynccontextmanager
+async def open_scripted_engine(
+    model: ScriptedModel, settings: Settings | None = None
+) -> AsyncIterator[Service]:
+    """What ``ds4trio.open_engine`` gives, around a scripted model.
+
+    Its texts are bytes (`ByteTokenizer`), its conversations plain lines (`PlainChatFormat`).
+    """
+    chosen = settings or Settings()
+    chat_format = PlainChatFormat()
+    async with open_engine(
+        lambda: model,
+        max_running=chosen.max_running,
+        max_waiting=chosen.max_waiting,
+        prefill_chunk_tokens=chosen.prefill_chunk_tokens,
+    ) as engine:
+        name = chosen.served_model_name or "scripted"
+        yield Service(name, engine, ByteTokenizer(), chat_format, chat_format.stop_ids)
 
 
 def _scripted(chunk: Chunk) -> ScriptedState:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncIterable, Callable
+from typing import TYPE_CHECKING
 
 import trio
 
 import ds4trio
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Callable
 
 
 async def answer(
@@ -58,6 +61,6 @@ async def main(model: str | None = None) -> None:
 
 if __name__ == "__main__":
     try:
-        trio.run(main, *sys.argv[1:])
+        trio.run(main, sys.argv[1] if sys.argv[1:] else None)
     except* KeyboardInterrupt:
         print()

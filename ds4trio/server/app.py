@@ -19,7 +19,8 @@ from ds4trio.errors import (
     UnsupportedMediaTypeError,
 )
 from ds4trio.protocols.table import PROTOCOLS, render_error
-from ds4trio.server import status
+from ds4trio.server import hypercorn_seam, status
+from ds4trio.server.connection import ConnectionLimits
 from ds4trio.server.exchange import Exchange, respond, retry_after, send_lifespan
 from ds4trio.server.record import RequestRecord
 
@@ -186,6 +187,7 @@ class App:
         await receive()
         try:
             state = self._make_state()
+            hypercorn_seam.install(connection_limits(state.settings))
         except ConfigError as error:
             self._on_failure(error)
             await send_lifespan(send, "startup.failed", error.message)
@@ -209,6 +211,11 @@ class App:
             error = _first(group)
             state.fail(error)
             self._on_failure(error)
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """The connection's bounds as far as they can be set."""
+    return ConnectionLimits(write_stall_s=settings.client_stall_timeout_s)
 
 
 def _first(group: BaseExceptionGroup[Ds4TrioError]) -> Ds4TrioError:

@@ -35,7 +35,7 @@ from ds4trio.server.record import Outcome, Phase, RequestRecord
 from ds4trio.threads import run_off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from ds4trio.events import GenerationEvent
     from ds4trio.protocols.wire import ParsedRequest, ResponseWriter, WireProtocol
@@ -62,7 +62,11 @@ log = logging.getLogger("ds4trio.server")
 
 
 async def respond(
-    send: Send, status: int, body: bytes, content_type: bytes, headers: Iterable[tuple[bytes, bytes]]
+    send: Send,
+    status: int,
+    body: bytes,
+    content_type: bytes,
+    headers: Headers,
 ) -> None:
     """A whole answer that needs no engine. A client that has left misses it, no more."""
     head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
@@ -267,10 +271,10 @@ class Exchange:
         await self._put({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def _write_whole(
-        self, body: bytes, status: int = 200, extra: Sequence[tuple[bytes, bytes]] = ()
+        self, body: bytes, status: int = 200, extra: Headers | None = None
     ) -> None:
         length = (b"content-length", b"%d" % len(body))
-        await self._start(status, [(b"content-type", b"application/json"), length, *extra])
+        await self._start(status, [(b"content-type", b"application/json"), length, *(extra or [])])
         await self._write(body, last=True)
 
     async def _put(self, message: dict[str, Any]) -> None:

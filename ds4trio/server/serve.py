@@ -16,7 +16,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve as hypercorn_serve
 
 from ds4trio.config import Settings
-from ds4trio.errors import ConfigError, Ds4TrioError
+from ds4trio.errors import ConfigError
 from ds4trio.server.app import App
 from ds4trio.server.keys import ApiKeys
 from ds4trio.server.metrics import Metrics
