@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ds4trio.config import load_settings
 from ds4trio.logs import configure
+from ds4trio.server import hypercorn_seam
 from ds4trio.server.app import App
-from ds4trio.server.serve import make_state
+from ds4trio.server.serve import connection_limits, make_state, stop_on_signal
 from ds4trio.service import open_service
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from ds4trio.server.state import ServerState
 
 
-def _state_from_environment() -> ServerState:
+def _start() -> ServerState:
     settings = load_settings()
     configure(settings.log_format)
-    return make_state(settings)
+    state = make_state(settings)
+    hypercorn_seam.install(connection_limits(settings), stopping=state.stopping)
+    return state
 
 
 def _exit(error: Ds4TrioError) -> None:
@@ -36,4 +39,4 @@ def _exit(error: Ds4TrioError) -> None:
     os._exit(1)
 
 
-app = App(_state_from_environment, open_service, _exit)
+app = App(_start, open_service, on_failure=_exit, beside=stop_on_signal)

@@ -19,13 +19,12 @@ from ds4trio.errors import (
     UnsupportedMediaTypeError,
 )
 from ds4trio.protocols.table import PROTOCOLS, render_error
-from ds4trio.server import hypercorn_seam, status
-from ds4trio.server.connection import ConnectionLimits
+from ds4trio.server import status
 from ds4trio.server.exchange import Exchange, respond, retry_after, send_lifespan
 from ds4trio.server.record import RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from ds4trio.config import Settings
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from ds4trio.service import Service
 
     Scope = dict[str, Any]
+    OpenService = Callable[[Settings], AbstractAsyncContextManager[Service]]
 
 #: What a client may choose as its request's id, so that it can stand in logs and paths.
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -162,17 +162,21 @@ class App:
     """Plain ASGI 3. Its lifespan holds the model; requests find it in ``scope["state"]``.
 
     ``on_failure`` is called once if the model cannot be loaded or its engine dies.
+    ``beside`` runs as long as the server (listening for signals, say).
     """
 
     def __init__(
         self,
         make_state: Callable[[], ServerState],
-        open_service: Callable[[Settings], AbstractAsyncContextManager[Service]],
+        open_service: OpenService,
+        *,
         on_failure: Callable[[Ds4TrioError], None],
+        beside: Callable[[ServerState], Awaitable[None]] | None = None,
     ) -> None:
         self._make_state = make_state
         self._open_service = open_service
         self._on_failure = on_failure
+        self._beside = beside
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -187,7 +191,6 @@ class App:
         await receive()
         try:
             state = self._make_state()
-            hypercorn_seam.install(connection_limits(state.settings))
         except ConfigError as error:
             self._on_failure(error)
             await send_lifespan(send, "startup.failed", error.message)
@@ -196,6 +199,9 @@ class App:
         await send_lifespan(send, "startup.complete")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hold_service, state)
+            nursery.start_soon(state.drain)
+            if self._beside is not None:
+                nursery.start_soon(self._beside, state)
             await receive()
             nursery.cancel_scope.cancel()
         await send_lifespan(send, "shutdown.complete")
@@ -211,11 +217,6 @@ class App:
             error = _first(group)
             state.fail(error)
             self._on_failure(error)
-
-
-def connection_limits(settings: Settings) -> ConnectionLimits:
-    """The connection's bounds as far as they can be set."""
-    return ConnectionLimits(write_stall_s=settings.client_stall_timeout_s)
 
 
 def _first(group: BaseExceptionGroup[Ds4TrioError]) -> Ds4TrioError:

@@ -6,18 +6,22 @@ Hypercorn keeps its command line, configuration, sockets, TLS contexts, lifespan
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
 import hypercorn.config
 import hypercorn.trio.run
+import trio
 from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.utils import ShutdownError
 
 from ds4trio.errors import ConfigError
 from ds4trio.server.connection import Application, ConnectionLimits, HttpServer
 
 if TYPE_CHECKING:
-    import trio
+    from collections.abc import Awaitable, Callable
+
     from hypercorn.config import Config
     from hypercorn.trio.worker_context import WorkerContext
     from hypercorn.typing import AppWrapper
@@ -27,7 +31,7 @@ SERIES = "0.18."
 PARAMETERS = ["app", "config", "context", "state", "stream"]
 
 
-def install(limits: ConnectionLimits) -> None:
+def install(limits: ConnectionLimits, *, stopping: trio.Event | None = None) -> None:
     """Serve the connections that this process's hypercorn accepts from now on with ours.
 
     Call it before hypercorn starts to accept: from the application's lifespan start-up (hypercorn
@@ -37,6 +41,10 @@ def install(limits: ConnectionLimits) -> None:
     own HTTP settings (``keep_alive_timeout``, ``h11_max_incomplete_size``, the access log,
     ``max_requests``) lose their meaning.
 
+    ``stopping`` ties the server's end to an event, for an application that has no other say in it
+    (``hypercorn ds4trio.asgi:app``): it is set when hypercorn is told to stop, before connections
+    are, and setting it stops hypercorn. It replaces ``hypercorn.trio.run.raise_shutdown``.
+
     Raises: ConfigError if this is not a hypercorn of the series it was written for.
     """
     module = cast("Any", hypercorn.trio.run)
@@ -44,6 +52,8 @@ def install(limits: ConnectionLimits) -> None:
         _check(module)
     hypercorn.config.Config.alpn_protocols = ["http/1.1"]
     module.TCPServer = _TCPServer(limits)
+    if stopping is not None:
+        module.raise_shutdown = partial(_raise_shutdown, stopping)
 
 
 def _check(module: Any) -> None:  # noqa: ANN401 - a module whose shape is in doubt
@@ -54,10 +64,24 @@ def _check(module: Any) -> None:  # noqa: ANN401 - a module whose shape is in do
     shape = list(inspect.signature(stock).parameters) if callable(stock) else None
     serving = getattr(module, "worker_serve", None)
     looked_up = getattr(getattr(serving, "__code__", None), "co_names", ())
-    if shape != PARAMETERS or "TCPServer" not in looked_up:
+    if shape != PARAMETERS or not {"TCPServer", "raise_shutdown"} <= set(looked_up):
         raise ConfigError(f"hypercorn {found}: hypercorn.trio.run.TCPServer is not as expected")
     if not isinstance(getattr(hypercorn.config.Config, "alpn_protocols", None), list):
         raise ConfigError(f"hypercorn {found}: Config.alpn_protocols is not as expected")
+
+
+async def _raise_shutdown(stopping: trio.Event, told: Callable[[], Awaitable[object]]) -> None:
+    """Called like hypercorn's function of that name; ``told`` returns when it is told to stop."""
+    async with trio.open_nursery() as nursery:
+
+        async def set_when_told() -> None:
+            await told()
+            stopping.set()
+
+        nursery.start_soon(set_when_told)
+        await stopping.wait()
+        nursery.cancel_scope.cancel()
+    raise ShutdownError
 
 
 class _TCPServer:

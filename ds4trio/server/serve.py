@@ -1,14 +1,17 @@
-"""Run the server inside a Trio program: sockets, signals, draining.
+"""Run the server inside a Trio program: sockets, signals, and hypercorn around the application.
 
 Hypercorn brings TLS, lifespan and the accept loop; the connections are `connection`'s.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
+from ipaddress import ip_address
+from multiprocessing import parent_process
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,30 +19,22 @@ from hypercorn.config import Config
 from hypercorn.trio import serve as hypercorn_serve
 
 from ds4trio.config import Settings
-from ds4trio.errors import ConfigError
+from ds4trio.errors import ConfigError, Ds4TrioError
+from ds4trio.server import hypercorn_seam
 from ds4trio.server.app import App
+from ds4trio.server.connection import ConnectionLimits
 from ds4trio.server.keys import ApiKeys
 from ds4trio.server.metrics import Metrics
 from ds4trio.server.state import ServerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from ds4trio.server.app import OpenService
     from ds4trio.service import Service
 
-    OpenService = Callable[[Settings], AbstractAsyncContextManager[Service]]
-
-#: What hypercorn may take beyond our own draining before it cancels what is left.
+#: Beyond our own draining, until hypercorn cancels what is left.
 GRACE_S = 0.5
 
-
-def make_state(settings: Settings) -> ServerState:
-    """Raises: ConfigError for unreadable keys."""
-    metrics = Metrics()
-    keys = ApiKeys.load(settings.api_keys_file) if settings.api_keys_file else None
-    state = ServerState(settings, metrics, keys)
-    metrics.watch_engine(lambda: state.service.engine.stats if state.service else None)
-    return state
+log = logging.getLogger("ds4trio.server")
 
 
 async def serve(
@@ -50,12 +45,12 @@ async def serve(
 ) -> None:
     """Serve an engine that the caller holds, until cancelled.
 
-    ``await nursery.start(ds4trio.serve, engine, settings)`` returns the bound addresses. No
-    signal handlers are installed. Raises: ConfigError (address in use, bad keys file).
+    ``await nursery.start(ds4trio.serve, engine, settings)`` returns the bound addresses as URLs.
+    Installs no signal handlers. Several may run in one process. Cancelling ends what runs at once,
+    with a last event in each stream. Raises: ConfigError (address in use, bad keys file).
     """
-    await _serve(
-        settings or Settings(), lambda _: nullcontext(engine), trio.Event(), task_status=task_status
-    )
+    state = make_state(settings or Settings())
+    await _serve(state, lambda _: nullcontext(engine), takes_signals=False, task_status=task_status)
 
 
 async def serve_until_signal(settings: Settings, open_service: OpenService) -> None:
@@ -63,62 +58,93 @@ async def serve_until_signal(settings: Settings, open_service: OpenService) -> N
 
     A second signal ends the process at once. Raises: ConfigError, LoadError, EngineFailed.
     """
-    stop = trio.Event()
+    state = make_state(settings)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_set_on_signal, stop)
-        await _serve(settings, open_service, stop)
-        nursery.cancel_scope.cancel()
+        (url,) = await nursery.start(_serve_taking_signals, state, open_service)
+        log.info("listening on %s, loading %s", url, settings.model)
+        if state.keys is None and not _is_loopback(settings.host):
+            log.warning("anyone who can reach %s can use it: no api_keys_file is set", url)
 
 
-async def _set_on_signal(stop: trio.Event) -> None:
+def make_state(settings: Settings) -> ServerState:
+    """Raises: ConfigError for unreadable keys."""
+    keys = ApiKeys.load(settings.api_keys_file) if settings.api_keys_file else None
+    state = ServerState(settings, Metrics(), keys)
+    state.metrics.watch_engine(lambda: state.service.engine.stats if state.service else None)
+    return state
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """The connection's bounds, as far as they can be set."""
+    return ConnectionLimits(write_stall_s=settings.client_stall_timeout_s)
+
+
+async def stop_on_signal(state: ServerState) -> None:
+    """The first SIGINT or SIGTERM stops the server, a second ends the process.
+
+    Hypercorn's parent process sends its workers a SIGTERM of its own, which ends nothing.
+    """
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        taken = 0
         async for number in signals:
-            if stop.is_set():
+            taken += 1
+            if taken > 1 and (number == signal.SIGINT or parent_process() is None):
                 os._exit(128 + number)
-            stop.set()
+            log.info("%s: stopping", signal.Signals(number).name)
+            state.stopping.set()
+
+
+async def _serve_taking_signals(
+    state: ServerState, open_service: OpenService, task_status: trio.TaskStatus[list[str]]
+) -> None:
+    await _serve(state, open_service, takes_signals=True, task_status=task_status)
 
 
 async def _serve(
-    settings: Settings,
+    state: ServerState,
     open_service: OpenService,
-    stop: trio.Event,
     *,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    takes_signals: bool,
+    task_status: trio.TaskStatus[list[str]],
 ) -> None:
-    state = make_state(settings)
-    listener = _bind(settings.host, settings.port)
+    settings = state.settings
+
+    def stop(_: Ds4TrioError) -> None:
+        state.stopping.set()
+
+    app = App(
+        lambda: state,
+        open_service,
+        on_failure=stop,
+        beside=stop_on_signal if takes_signals else None,
+    )
     config = Config()
-    config.bind = [f"fd://{listener.detach()}"]
+    config.bind = [f"fd://{_bind(settings.host, settings.port).detach()}"]
     config.graceful_timeout = settings.drain_timeout_s + GRACE_S
     config.startup_timeout = config.shutdown_timeout = float("inf")
     config.errorlog = None
-
-    async with trio.open_nursery() as nursery:
-
-        async def drain_when_told() -> None:
-            await stop.wait()
-            state.draining = True
-            nursery.start_soon(_end_all_after, state, settings.drain_timeout_s)
-
-        await hypercorn_serve(
-            App(lambda: state, open_service, lambda _: stop.set()),  # type: ignore[arg-type]
-            config,
-            shutdown_trigger=drain_when_told,
-            task_status=task_status,
-        )
-        nursery.cancel_scope.cancel()
+    hypercorn_seam.install(connection_limits(settings))
+    await hypercorn_serve(
+        app,  # type: ignore[arg-type]  # hypercorn's types name every message; ours are plain dicts
+        config,
+        shutdown_trigger=state.stopping.wait,
+        task_status=task_status,
+    )
     if state.failure is not None:
         raise state.failure
-
-
-async def _end_all_after(state: ServerState, seconds: float) -> None:
-    await trio.sleep(seconds)
-    state.end_all()
 
 
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot listen on {host} port {port}: {reason}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

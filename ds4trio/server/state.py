@@ -30,12 +30,17 @@ class ServerState:
     metrics: Metrics
     keys: ApiKeys | None
     service: Service | None = None
-    draining: bool = False
     failure: Ds4TrioError | None = None
-    failed: trio.Event = field(default_factory=trio.Event)
+    #: Set once, to stop the server: from then on it drains.
+    stopping: trio.Event = field(default_factory=trio.Event)
     live: dict[str, Exchange] = field(default_factory=dict)
     #: Requests lately ended on demand, so that asking again is answered alike.
     cancelled: deque[tuple[str, str | None]] = field(default_factory=lambda: deque(maxlen=1000))
+
+    @property
+    def draining(self) -> bool:
+        """No new requests are taken; what runs may finish within ``drain_timeout_s``."""
+        return self.stopping.is_set()
 
     def ready_service(self) -> Service:
         """The model, if requests may be started now. Raises: UnavailableError, EngineFailed."""
@@ -71,10 +76,11 @@ class ServerState:
         """Nothing will be computed any more."""
         self.service = None
         self.failure = error
-        self.failed.set()
 
-    def end_all(self) -> None:
-        """Shutdown: end what is still running."""
+    async def drain(self) -> None:
+        """Once the server is stopping: wait, then end what still runs."""
+        await self.stopping.wait()
+        await trio.sleep(self.settings.drain_timeout_s)
         for exchange in list(self.live.values()):
             exchange.end(Outcome.SHUTDOWN)
 
