@@ -26,7 +26,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 class StreamOptions(msgspec.Struct):
-    """``continuous_usage_stats`` is accepted and has no effect: it only repeats the usage."""
+    """``continuous_usage_stats`` has no effect: events carry no counts before the last one."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
