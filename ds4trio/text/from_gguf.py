@@ -66,14 +66,12 @@ def tokenizer_config_from_gguf(metadata: Mapping[str, object]) -> dict[str, obje
 def _byte_level(metadata: Mapping[str, object]) -> Tokenizer:
     tokens = _strings(metadata, "tokens")
     name = metadata.get(_PREFIX + "pre", "default")
-    model = models.BPE(
-        vocab={token: index for index, token in enumerate(tokens)},
-        merges=[_merge(text) for text in _strings(metadata, "merges")],
-        # Words that are tokens stay whole, whatever the merges say, in the vocabularies that were
-        # made with tiktoken.
-        ignore_merges=name in (*_BOS_BY_DEFAULT, "tekken"),
-    )
-    tokenizer = Tokenizer(model)
+    vocab = {token: index for index, token in enumerate(tokens)}
+    merges = [_merge(text, vocab) for text in _strings(metadata, "merges")]
+    # Words that are tokens stay whole, whatever the merges say, in the vocabularies that were made
+    # with tiktoken.
+    whole_words = name in (*_BOS_BY_DEFAULT, "tekken")
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=whole_words))
     tokenizer.pre_tokenizer = pre_tokenizer_named(name)
     if (normalizer := normalizer_named(name)) is not None:
         tokenizer.normalizer = normalizer
@@ -179,9 +177,8 @@ def _is_strings(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _merge(text: str) -> tuple[str, str]:
-    # Byte-level pieces hold no space.
-    left, _, right = text.partition(" ")
-    if not left or not right:
-        raise LoadError(f"{_PREFIX}merges: {text!r} is not a pair of pieces")
+def _merge(text: str, vocab: Mapping[str, int]) -> tuple[str, str]:
+    left, _, right = text.partition(" ")  # byte-level pieces hold no space
+    if left not in vocab or right not in vocab or left + right not in vocab:
+        raise LoadError(f"{_PREFIX}merges: {text!r} does not make a token of two")
     return left, right

@@ -10,7 +10,7 @@ import tokenizers
 
 from ds4trio.errors import LoadError
 from ds4trio.text.decoder import Utf8StreamDecoder
-from ds4trio.text.json_file import read_json_object, token_spelling
+from ds4trio.text.json_file import read_json_object
 from ds4trio.text.pieces import (
     SPACE_MARK,
     byte_level_alphabet,
@@ -31,11 +31,8 @@ class HfTokenizer:
     byte fallback; its spelling does not produce it.
     """
 
-    def __init__(self, document: Mapping[str, object], config: Mapping[str, object]) -> None:
-        """``document`` is the ``tokenizer.json``, ``config`` the ``tokenizer_config.json``.
-
-        Raises: LoadError naming the setting.
-        """
+    def __init__(self, document: Mapping[str, object]) -> None:
+        """``document`` is the ``tokenizer.json``. Raises: LoadError naming the setting."""
         self._hf = _build(document)
         added = self._hf.get_added_tokens_decoder()
         self.control_tokens = {
@@ -56,16 +53,14 @@ class HfTokenizer:
             for index, token in added.items()
             if token.content.isspace()
         }
-        self.bos_ids = _bos_ids(self._hf, config)
+        self.bos_ids = _bos_ids(self._hf)
 
     @classmethod
-    def from_folder(cls, folder: Path) -> HfTokenizer:
-        """Reads ``tokenizer.json`` and ``tokenizer_config.json``. Raises: LoadError."""
-        path = folder / "tokenizer.json"
+    def from_file(cls, path: Path) -> HfTokenizer:
+        """Reads a ``tokenizer.json``. Raises: LoadError naming the file."""
         document = read_json_object(path)
-        config = read_json_object(folder / "tokenizer_config.json")
         try:
-            return cls(document, config)
+            return cls(document)
         except LoadError as error:
             raise LoadError(f"{path}: {error.message}") from None
 
@@ -162,20 +157,12 @@ def _adds_space(metaspace: Mapping[object, object]) -> bool:
     return scheme != "never" if scheme else metaspace.get("add_prefix_space") is not False
 
 
-def _bos_ids(hf: tokenizers.Tokenizer, config: Mapping[str, object]) -> tuple[int, ...]:
+def _bos_ids(hf: tokenizers.Tokenizer) -> tuple[int, ...]:
     """What ``tokenizer(text)`` of transformers puts before a text.
 
-    ``tokenizer_config.json`` decides where it speaks of it, else ``tokenizer.json`` does.
+    Only the post-processor decides; ``add_bos_token`` in ``tokenizer_config.json`` is for models
+    without a ``tokenizer.json``. Any text shows what it does.
     """
-    if "add_bos_token" in config or "add_eos_token" in config:
-        spelling = token_spelling(config.get("bos_token"))
-        if not config.get("add_bos_token") or spelling is None:
-            return ()
-        bos_id = hf.token_to_id(spelling)
-        if bos_id is None:
-            raise LoadError(f"bos_token: {spelling!r} is not in the vocabulary")
-        return (bos_id,)
-    # Any text shows which ids the post-processor puts before it.
     encoding = hf.encode("a")
     mask = encoding.special_tokens_mask
     text_starts = mask.index(0) if 0 in mask else len(mask)

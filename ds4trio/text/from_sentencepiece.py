@@ -32,11 +32,11 @@ class SentencePieceTokenizer:
         Raises: LoadError.
         """
         pieces = read_pieces(model)
-        user_defined = [
+        user_defined = {
             piece
             for piece in pieces
             if piece.type is PieceType.USER_DEFINED and not _is_space(piece.text)
-        ]
+        }
         # SentencePiece itself never makes control pieces of text, but does so with user-defined
         # ones.
         plain = with_piece_types(model, user_defined, PieceType.CONTROL)
@@ -50,7 +50,7 @@ class SentencePieceTokenizer:
         self.control_tokens |= dict(_added_tokens(config))
         self._splitter = ControlSplitter(self.control_tokens)
         control_ids = set(self.control_tokens.values())
-        self.vocab_size = max(len(pieces), *(index + 1 for index in control_ids))
+        self.vocab_size = max(len(pieces), max(control_ids, default=-1) + 1)
         self._bytes = {
             index: sentencepiece_bytes(piece.text, byte_fallback=piece.type is PieceType.BYTE)
             for index, piece in enumerate(pieces)
@@ -97,7 +97,7 @@ class SentencePieceTokenizer:
         """Whether decoding drops a first space: the model knows, and does not say."""
         for index, data in self._bytes.items():
             if data.startswith(b" "):
-                return not self._processor.decode([index]).startswith(" ")
+                return len(self._processor.decode([index])) < len(data.decode())
         return False
 
     def _read_bos(self, config: Mapping[str, object]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ds4trio.errors import LoadError
-from ds4trio.text.from_gguf import hf_tokenizer_from_gguf, tokenizer_config_from_gguf
+from ds4trio.text.from_gguf import hf_tokenizer_from_gguf
 from ds4trio.text.from_hf import HfTokenizer
 from ds4trio.text.from_sentencepiece import SentencePieceTokenizer
 from ds4trio.text.gguf_metadata import read_gguf_metadata
@@ -26,7 +26,7 @@ def load_tokenizer(source: Path) -> Tokenizer:
     if source.is_file():
         return _from_gguf(source)
     if (source / "tokenizer.json").exists():
-        return HfTokenizer.from_folder(source)
+        return HfTokenizer.from_file(source / "tokenizer.json")
     if (source / "tokenizer.model").exists():
         return SentencePieceTokenizer.from_folder(source)
     raise LoadError(f"{source}: neither tokenizer.json nor tokenizer.model is there")
@@ -35,7 +35,6 @@ def load_tokenizer(source: Path) -> Tokenizer:
 def _from_gguf(path: Path) -> HfTokenizer:
     metadata = read_gguf_metadata(path)
     try:
-        document = msgspec.json.decode(hf_tokenizer_from_gguf(metadata).to_str())
-        return HfTokenizer(document, tokenizer_config_from_gguf(metadata))
+        return HfTokenizer(msgspec.json.decode(hf_tokenizer_from_gguf(metadata).to_str()))
     except LoadError as error:
         raise LoadError(f"{path}: {error.message}") from None

@@ -46,13 +46,16 @@ class Piece:
 def read_pieces(model: bytes) -> list[Piece]:
     """The pieces, in the order of their ids. Raises: LoadError."""
     try:
-        return [
+        pieces = [
             _read_piece(model, start, end)
             for field, start, end in _fields(model, 0, len(model))
             if field == _PIECES_FIELD
         ]
     except (ValueError, IndexError):
-        raise LoadError("not a SentencePiece model, or a damaged one") from None
+        pieces = []
+    if not pieces:
+        raise LoadError("not a SentencePiece model, or a damaged one")
+    return pieces
 
 
 def with_piece_types(model: bytes, pieces: Iterable[Piece], type_: PieceType) -> bytes:
