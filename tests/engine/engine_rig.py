@@ -50,6 +50,7 @@ async def open_rig(
         prefill_chunk_tokens=prefill_chunk_tokens,
         max_unread_tokens=max_unread_tokens,
         release_timeout_s=release_timeout_s,
+        threads=1,  # tiny tensors: more would only wait for each other on a busy machine
     ) as engine:
         with gate.opened_at_exit():
             yield Rig(engine, model, gate)
