@@ -1,14 +1,20 @@
 """What is asked of a model, in no protocol's words.
 
-Knows nothing of HTTP, JSON, tokens of a particular model, or torch.
+Knows nothing of HTTP, JSON dialects, tokens of a particular model, or torch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-Role = Literal["system", "user", "assistant", "tool"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+#: How hard to think, weakest first; protocols use different subsets.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +23,10 @@ class SamplingParams:
 
     Units: ``temperature`` 0 means greedy; ``top_k`` 0 means all tokens; ``top_p`` 1 and ``min_p`` 0
     switch those filters off. ``seed`` makes a sequence reproducible whatever runs beside it; None
-    draws a fresh one.
+    draws a fresh one. ``presence_penalty`` and ``frequency_penalty`` are subtracted from the logits
+    of tokens already generated (once, and per occurrence), as OpenAI defines them;
+    ``repetition_penalty`` divides (multiplies, if negative) the logits of tokens in the prompt and
+    the answer (Keskar et al. 2019, section 4.1). ``logit_bias`` is added, by token id.
     """
 
     temperature: float = 1.0
@@ -25,15 +34,51 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool the model may call.
+
+    ``parameters`` is a JSON schema for the arguments. ``grammar`` (Lark) is set instead for a tool
+    whose input is plain text (OpenAI's "custom" tools); an empty grammar means any text. ``strict``
+    asks that the arguments obey the schema.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    grammar: str | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the model made. ``arguments`` is the JSON text (or a custom tool's plain input)."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation. ``content`` is plain text: never control tokens."""
+    """One turn of a conversation. All text is plain: never control tokens.
+
+    ``reasoning`` is what the assistant thought before ``content``. A message of role ``tool`` says
+    with ``tool_call_id`` which call it answers. ``name`` is the speaker's, where one was given.
+    """
 
     role: Role
     content: str
     name: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +103,69 @@ class TokenPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedTool:
+    """The model must call this tool."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """The answer must be JSON that obeys ``schema``; an empty schema means any object."""
+
+    schema: Mapping[str, object]
+    name: str | None = None
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """The answer must match, from beginning to end."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class LarkGrammar:
+    """The answer must be derivable from the grammar's ``start``."""
+
+    grammar: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The answer must be one of these."""
+
+    options: tuple[str, ...]
+
+
+OutputFormat: TypeAlias = JsonSchema | Regex | LarkGrammar | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Whether and how hard to think before answering. None: the model's own default.
+
+    ``budget_tokens`` closes the thinking after so many tokens, and the answer begins.
+    """
+
+    enabled: bool | None = None
+    effort: Effort | None = None
+    budget_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One generation.
+    """One request: ``n`` answers to one prompt.
 
     ``max_tokens`` None means: as far as the context allows; more than fits is cut to what fits.
     ``stop`` strings end the text before them. ``ignore_eos`` goes on past the model's own end.
+    ``logprobs`` asks for each token's log probability, and those of so many likelier ones (0: only
+    its own). ``echo`` repeats a raw prompt before the answer, with its logprobs if asked for.
+    ``output_format``, ``tools`` and ``thinking`` belong to conversations.
     """
 
     prompt: Conversation | TextPrompt | TokenPrompt
@@ -72,3 +175,11 @@ class GenerationRequest:
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None
+    echo: bool = False
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    output_format: OutputFormat | None = None
+    thinking: Thinking = field(default_factory=Thinking)

@@ -9,15 +9,59 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ds4trio.request import Conversation
+    from collections.abc import Sequence
+
+    from ds4trio.events import (
+        TextDelta,
+        ThinkingDelta,
+        ToolArgumentsDelta,
+        ToolCallEnded,
+        ToolCallStarted,
+    )
+    from ds4trio.request import GenerationRequest, OutputFormat
+
+    #: What a parser makes of model text.
+    ParsedEvent = TextDelta | ThinkingDelta | ToolCallStarted | ToolArgumentsDelta | ToolCallEnded
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model continues. ``text`` is for logs on request and for tests, never re-encoded."""
+    """What the model continues. ``text`` is for logs on request and for tests, never re-encoded.
+
+    ``thinking``: the model's answer begins within its thoughts (the template has opened them).
+    """
 
     text: str
     token_ids: list[int]
+    thinking: bool = False
+
+
+class OutputParser(Protocol):
+    """Model text of one answer to events. Any chunking of the text gives the same events, up to
+    how deltas are cut."""
+
+    @property
+    def stop_sequence(self) -> str | None:
+        """The stop string that ended the answer; from then on ``feed`` returns nothing."""
+        ...
+
+    @property
+    def in_thinking(self) -> bool:
+        """Whether the text fed so far ends within the model's thoughts."""
+        ...
+
+    @property
+    def called_tools(self) -> bool:
+        """Whether a tool call was begun."""
+        ...
+
+    def feed(self, text: str) -> Sequence[ParsedEvent]:
+        """Events for more text."""
+        ...
+
+    def finish(self, text_end: str = "") -> Sequence[ParsedEvent]:
+        """The last text, and what was held back of it: broken tool markup becomes text."""
+        ...
 
 
 class ChatFormat(Protocol):
@@ -28,9 +72,22 @@ class ChatFormat(Protocol):
         """Tokens with which the model ends its turn."""
         ...
 
-    def render(self, conversation: Conversation) -> Prompt:
-        """The conversation as the model was trained to see it, up to where the assistant speaks.
+    def render(self, request: GenerationRequest) -> Prompt:
+        """The request's conversation, with its tools and thinking, as the model was trained to see
+        it, up to where the assistant speaks.
 
-        Raises: RequestError if the model's format cannot express the conversation.
+        Raises: RequestError if the model's format cannot express it.
         """
+        ...
+
+    def output_format(self, request: GenerationRequest) -> OutputFormat | None:
+        """What the answer's text must look like: the request's output format, or the model's own
+        markup for a forced tool call. With thinking, it holds for what comes after the thoughts.
+
+        Raises: RequestError if the model cannot be held to it.
+        """
+        ...
+
+    def new_parser(self, request: GenerationRequest, prompt: Prompt) -> OutputParser:
+        """A parser for one answer to what ``render`` gave."""
         ...
