@@ -242,8 +242,7 @@ class Exchange:
                 await self._write(data, last=finished)
 
     def _note(self, reply: Reply) -> None:
-        """Keep the record's phase and times true."""
-        self.record.phase = Phase(reply.phase)
+        """Keep the record's times true."""
         times = reply.take_token_times()
         if not times:
             return
@@ -304,9 +303,15 @@ class Exchange:
             await self._write(sse.encode(self._writer.fail(error)), last=True)
 
     def _decide(self, outcome: Outcome, detail: str | None = None) -> None:
-        if self.record.outcome is None:
-            self.record.outcome = outcome
-            self.record.detail = detail
+        record = self.record
+        if record.outcome is not None:
+            return
+        record.outcome = outcome
+        record.detail = detail
+        if self._reply is not None and record.phase is not Phase.WRITE:
+            # Asked now, because the reply goes on without a word to us: in the queue, and while
+            # its text is held back.
+            record.phase = Phase(self._reply.phase)
 
     def _close_record(self) -> None:
         record = self.record

@@ -3,21 +3,75 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 from urllib.parse import urlsplit
 
 import h11
 import trio
+import trio.testing
 
 import ds4trio
-from ds4trio.testing import ScriptedModel, open_scripted_engine
+from ds4trio.server import serve as serve_module
+from ds4trio.testing import ScriptedModel, StepGate, open_scripted_engine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from ds4trio.server.state import ServerState
+    from ds4trio.testing import ForwardRow
+
+#: What stands between a prompt and its answer, in each protocol (see `tests.server.dialects`).
+ANSWER_MARK = b"assistant: "
+
+
+def said(token_ids: Sequence[int]) -> tuple[bytes, bytes]:
+    """A scripted sequence as what was asked and what was answered so far."""
+    text = bytes(token_id for token_id in token_ids if token_id < 256)
+    asked, _, answered = text.partition(ANSWER_MARK)
+    return asked.removeprefix(b"user: ").removesuffix(b"\n"), answered
+
+
+def saying(text: str, end_id: int) -> Callable[[Sequence[int]], int]:
+    """A script whose every answer is ``text``."""
+    data = text.encode()
+
+    def script(token_ids: Sequence[int]) -> int:
+        _, answered = said(token_ids)
+        return data[len(answered)] if len(answered) < len(data) else end_id
+
+    return script
+
+
+def repeating(token_ids: Sequence[int]) -> int:
+    """A script that says over and over what it was asked."""
+    asked, answered = said(token_ids)
+    return asked[len(answered) % len(asked)]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that nothing announces. It must stay true once it is."""
+    while not condition():
+        await trio.testing.wait_all_tasks_blocked(0.001)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a request must give back. Compare when all is quiet."""
+
+    tasks: int
+    descriptors: int
+
+    @classmethod
+    async def take(cls) -> Baseline:
+        await trio.testing.wait_all_tasks_blocked(0.005)
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        return cls(tasks, len(os.listdir("/proc/self/fd")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +80,8 @@ class Server:
     port: int
     engine: ds4trio.Service
     model: ScriptedModel
+    gate: StepGate
+    state: ServerState
 
     @property
     def url(self) -> str:
@@ -42,20 +98,52 @@ class Server:
         lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
+    async def idle(self) -> None:
+        """Until no request lives."""
+        await until(lambda: not self.state.live)
+
+    def rows(self, sequence: int) -> list[tuple[int, ForwardRow]]:
+        """What the forwards computed for the sequence admitted as this one: number and row."""
+        return [
+            (number, row)
+            for number, rows in enumerate(self.model.forwards, start=1)
+            for row in rows
+            if row.sequence == sequence
+        ]
+
 
 @asynccontextmanager
 async def serving(
-    model: ScriptedModel | None = None, **settings: Any
-) -> AsyncIterator[Server]:  # fmt: skip
-    """A server on a free port of the loopback address, for as long as the block lasts."""
-    model = model or ScriptedModel()
+    script: Callable[[Sequence[int]], int] = repeating,
+    *,
+    gated: bool = False,
+    context_tokens: int = 4096,
+    **settings: Any,
+) -> AsyncIterator[Server]:
+    """A server on a free port of the loopback address, for as long as the block lasts.
+
+    Its gate is shut from the start if it is ``gated``, and open at the end, however that comes.
+    """
+    gate = StepGate()
+    if not gated:
+        gate.open()
+    model = ScriptedModel(script, gate=gate, context_tokens=context_tokens)
     chosen = ds4trio.Settings(port=0, **settings)
+    states: list[ServerState] = []
+
+    def make_state(settings: ds4trio.Settings) -> ServerState:
+        states.append(real_make_state(settings))
+        return states[-1]
+
+    real_make_state = serve_module.make_state
     async with open_scripted_engine(model, chosen) as engine, trio.open_nursery() as nursery:
-        (url,) = await nursery.start(ds4trio.serve, engine, chosen)
-        where = urlsplit(url)
-        assert where.hostname is not None
-        assert where.port is not None
-        yield Server(where.hostname, where.port, engine, model)
+        with mock.patch.object(serve_module, "make_state", make_state), gate.opened_at_exit():
+            (url,) = await nursery.start(ds4trio.serve, engine, chosen)
+            where = urlsplit(url)
+            assert where.hostname is not None
+            assert where.port is not None
+            await until(lambda: states[0].service is not None)
+            yield Server(where.hostname, where.port, engine, model, gate, states[0])
         nursery.cancel_scope.cancel()
 
 
@@ -83,10 +171,17 @@ class Client:
     async def request(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> None:
-        head = {"host": "test", "content-length": str(len(body)), **(headers or {})}
+        await self.begin(method, path, len(body), headers)
+        data = self.http.send(h11.Data(data=body)) if body else b""
+        await self.stream.send_all((data or b"") + (self.http.send(h11.EndOfMessage()) or b""))
+
+    async def begin(
+        self, method: str, path: str, body_bytes: int, headers: dict[str, str] | None = None
+    ) -> None:
+        """A request's head only, with the body still to come."""
+        head = {"host": "test", "content-length": str(body_bytes), **(headers or {})}
         request = h11.Request(method=method, target=path, headers=list(head.items()))
-        data = self.http.send(request) + (self.http.send(h11.Data(data=body)) if body else b"")
-        await self.stream.send_all(data + (self.http.send(h11.EndOfMessage()) or b""))
+        await self.stream.send_all(self.http.send(request) or b"")
 
     async def post(self, path: str, fields: Any, headers: dict[str, str] | None = None) -> None:  # noqa: ANN401 - JSON
         head = {"content-type": "application/json", **(headers or {})}
@@ -111,17 +206,25 @@ class Client:
         assert isinstance(event, h11.Data), event
         return bytes(event.data)
 
-    async def response(self) -> tuple[int, bytes]:
-        """Status and whole body."""
-        head = await self.head()
+    async def rest(self) -> bytes:
+        """The body from here to its end."""
         body = b""
         while piece := await self.data():
             body += piece
-        return head.status_code, body
+        return body
+
+    async def response(self) -> tuple[int, bytes]:
+        """Status and whole body."""
+        head = await self.head()
+        return head.status_code, await self.rest()
 
     async def json(self) -> tuple[int, Any]:
         status, body = await self.response()
         return status, json.loads(body)
+
+    def again(self) -> None:
+        """Make ready for the next request on this connection."""
+        self.http.start_next_cycle()
 
     async def fin(self) -> None:
         """Leave as a program that closes its socket does."""
@@ -131,3 +234,7 @@ class Client:
         """Leave as a program that is killed with unread data does."""
         self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.stream.socket.close()
+
+
+def headers(response: h11.Response) -> dict[str, str]:
+    return {bytes(name).decode(): bytes(value).decode() for name, value in response.headers}
