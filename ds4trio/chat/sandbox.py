@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Characters. A guess: twice the largest request body that is accepted by default.
 MAX_RENDERED_CHARS = 64 * 1024 * 1024
-_MAX_EXPONENT = 64
+_MAX_POWER_OPERAND = 1024
 
 
 def compile_template(source: str) -> jinja2.Template:
@@ -56,8 +56,8 @@ class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("*", "**"))
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        if operator == "**" and not (isinstance(right, int) and abs(right) <= _MAX_EXPONENT):
-            raise SecurityError("the exponent is too large")
+        if operator == "**" and not (_is_small(left) and _is_small(right)):
+            raise SecurityError("the power is too large")
         for sequence, times in ((left, right), (right, left)):
             if (
                 isinstance(sequence, str | bytes | list | tuple)
@@ -67,6 +67,10 @@ class _Environment(ImmutableSandboxedEnvironment):
                 raise SecurityError("the repeated text is too long")
         result: object = super().call_binop(context, operator, left, right)
         return result
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= _MAX_POWER_OPERAND
 
 
 class _Generation(Extension):
