@@ -21,6 +21,7 @@ class OutputParser:
     def __init__(self, stop: Iterable[str] = ()) -> None:
         """``stop`` strings are not empty."""
         self._matchers = [_Matcher(text) for text in stop]
+        self._first_chars = {matcher.stop[0] for matcher in self._matchers}
         self._held = ""
         #: The stop string that ended the answer.
         self.stop_sequence: str | None = None
@@ -29,7 +30,7 @@ class OutputParser:
         """Events for more text; none once a stop string was found."""
         if self.stop_sequence is not None:
             return []
-        if not self._matchers:
+        if not self._held and self._first_chars.isdisjoint(text):
             return _deltas(text)
         known = self._held + text
         for end, char in enumerate(text, start=len(self._held) + 1):
