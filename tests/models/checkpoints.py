@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ _CLASSES: dict[type[PreTrainedConfig], type[PreTrainedModel]] = {
     Qwen2Config: Qwen2ForCausalLM,
     Qwen3Config: Qwen3ForCausalLM,
 }
-_TINY = {
+_TINY: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -70,11 +70,11 @@ _LONGROPE = {
 }
 
 
-def _llama(**settings: object) -> LlamaConfig:
+def _llama(**settings: Any) -> LlamaConfig:
     return LlamaConfig(**{**_TINY, **settings})
 
 
-def _rope(kind: str, **settings: object) -> LlamaConfig:
+def _rope(kind: str, **settings: Any) -> LlamaConfig:
     return _llama(rope_parameters={"rope_type": kind, "rope_theta": 1000.0, **settings})
 
 
@@ -113,11 +113,22 @@ def make_checkpoint(config: PreTrainedConfig, folder: Path, *, shard: str = "1GB
     model.save_pretrained(folder, max_shard_size=shard)
 
 
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, variant: str) -> Path:
+    """A variant's folder, made when first asked for in a session. Not to be written to."""
+    folder = tmp_path_factory.getbasetemp() / f"checkpoint-{variant}"
+    if not folder.exists():
+        make_checkpoint(variants()[variant], folder)
+    return folder
+
+
 def oracle(folder: Path) -> PreTrainedModel:
     """The same checkpoint in transformers, in fp32 and without fused attention."""
     model_type = json.loads((folder / "config.json").read_text())["model_type"]
     (cls,) = (cls for kind, cls in _CLASSES.items() if kind.model_type == model_type)
-    return cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model: PreTrainedModel = cls.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    return model
 
 
 def oracle_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:

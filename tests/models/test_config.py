@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoints import variants
@@ -20,11 +21,11 @@ def settings_of(variant: str, **changes: object) -> ConfigFields:
     return ConfigFields(PATH, values)
 
 
-def read(variant: str, *, context_tokens: int | None = None, **changes: object) -> LlamaConfig:
+def read(variant: str, *, context_tokens: int | None = None, **changes: Any) -> LlamaConfig:
     return read_config(settings_of(variant, **changes), context_tokens)
 
 
-def rope(**settings: object) -> dict[str, object]:
+def rope(**settings: object) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **settings}}
 
 
@@ -90,7 +91,7 @@ def rope(**settings: object) -> dict[str, object]:
         ("qwen3", {"layer_types": "full"}, "layer_types: 'full' is not a list of texts"),
     ],
 )
-def test_refusals(variant: str, changes: dict[str, object], message: str) -> None:
+def test_refusals(variant: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(LoadError) as caught:
         read(variant, **changes)
     assert caught.value.message.startswith(f"{PATH}: ")

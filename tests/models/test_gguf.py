@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from checkpoints import oracle, oracle_logits, prompt
+from checkpoints import checkpoint, oracle, oracle_logits, prompt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +20,6 @@ from ds4trio.models.gguf import GgufFile
 from ds4trio.models.registry import load_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import numpy.typing as npt
@@ -63,6 +62,18 @@ def llama3_factors(config: dict[str, float], head_dim: int) -> npt.NDArray[np.fl
     return np.array(factors, dtype=np.float32)
 
 
+def add_setting(writer: gguf.GGUFWriter, name: str, value: object) -> None:
+    match value:
+        case str():
+            writer.add_string(name, value)
+        case int():
+            writer.add_uint32(name, value)
+        case float():
+            writer.add_float32(name, value)
+        case _:
+            raise TypeError(name)
+
+
 def write_gguf(path: Path, model: PreTrainedModel, **settings: object) -> None:
     """``settings`` are added to the metadata, below the architecture's name."""
     config = model.config
@@ -83,8 +94,7 @@ def write_gguf(path: Path, model: PreTrainedModel, **settings: object) -> None:
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
     for name, value in settings.items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-        add[type(value)](f"{architecture}.{name}", value)
+        add_setting(writer, f"{architecture}.{name}", value)
     if config.rope_parameters["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(config.rope_parameters, 8))
     names = gguf.get_tensor_name_map(_ARCHITECTURES[architecture], config.num_hidden_layers)
@@ -96,7 +106,9 @@ def write_gguf(path: Path, model: PreTrainedModel, **settings: object) -> None:
             values = permuted(values, config.num_attention_heads)
         if architecture == "llama" and "k_proj" in name:
             values = permuted(values, config.num_key_value_heads)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), values)
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert gguf_name is not None
+        writer.add_tensor(gguf_name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -104,9 +116,9 @@ def write_gguf(path: Path, model: PreTrainedModel, **settings: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]) -> Path:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    write_gguf(path, oracle(checkpoint("smollm2")))
+    write_gguf(path, oracle(checkpoint(tmp_path_factory, "smollm2")))
     return path
 
 
@@ -118,9 +130,9 @@ def logits(path: Path) -> torch.Tensor:
 @pytest.mark.oracle
 @pytest.mark.parametrize("variant", ["smollm2", "llama2", "llama3", "biases", "qwen2", "qwen3"])
 def test_logits_are_transformers(
-    tmp_path: Path, checkpoint: Callable[[str], Path], variant: str
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, variant: str
 ) -> None:
-    model = oracle(checkpoint(variant))
+    model = oracle(checkpoint(tmp_path_factory, variant))
     write_gguf(tmp_path / "model.gguf", model)
     found = logits(tmp_path / "model.gguf")
     torch.testing.assert_close(found, oracle_logits(model, PROMPT), atol=1e-4, rtol=0)
@@ -144,19 +156,19 @@ def test_logits_are_transformers(
 )
 def test_rope_scaling(
     tmp_path: Path,
-    checkpoint: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
     variant: str,
     settings: dict[str, object],
 ) -> None:
-    model = oracle(checkpoint(variant))
+    model = oracle(checkpoint(tmp_path_factory, variant))
     write_gguf(tmp_path / "model.gguf", model, **settings)
     found = logits(tmp_path / "model.gguf")
     torch.testing.assert_close(found, oracle_logits(model, PROMPT), atol=1e-4, rtol=0)
 
 
-def test_tensors_are_the_safetensors(tiny: Path, checkpoint: Callable[[str], Path]) -> None:
+def test_tensors_are_the_safetensors(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = GgufFile(tiny)
-    expected = oracle(checkpoint("smollm2")).state_dict()
+    expected = oracle(checkpoint(tmp_path_factory, "smollm2")).state_dict()
     del expected["lm_head.weight"]
     assert set(file.names) == set(expected)
     for name, tensor in expected.items():
@@ -231,8 +243,7 @@ def refusal(path: Path) -> str:
 def test_unsupported_settings(tmp_path: Path, name: str, value: object, message: str) -> None:
     path = tmp_path / "model.gguf"
     writer = minimal_writer(path)
-    add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-    add[type(value)](f"llama.{name}", value)
+    add_setting(writer, f"llama.{name}", value)
     close(writer)
     assert refusal(path).startswith(message)
 

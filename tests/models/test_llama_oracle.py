@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from checkpoints import VOCABULARY, needs_cuda, oracle, oracle_logits, prompt, variants
+from checkpoints import VOCABULARY, checkpoint, needs_cuda, oracle, oracle_logits, prompt, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from ds4trio.models.base import CausalLM, Chunk
 from ds4trio.models.registry import load_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedModel
@@ -40,6 +40,15 @@ def in_pieces(model: CausalLM, token_ids: list[int], cuts: Sequence[int]) -> tor
     return torch.cat(rows)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Matrices this small are only slowed by a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 class Pair:
     """One checkpoint in both implementations, and the oracle's answer to ``PROMPT``."""
 
@@ -50,13 +59,13 @@ class Pair:
 
 
 @pytest.fixture(scope="module", params=sorted(variants()))
-def pair(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Pair:
-    return Pair(checkpoint(request.param))
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(checkpoint(tmp_path_factory, request.param))
 
 
 @pytest.fixture(scope="module")
-def smollm2(checkpoint: Callable[[str], Path]) -> Pair:
-    return Pair(checkpoint("smollm2"))
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(checkpoint(tmp_path_factory, "smollm2"))
 
 
 def test_whole_prompt(pair: Pair) -> None:
@@ -124,8 +133,8 @@ def test_any_schedule(smollm2: Pair, data: st.DataObject) -> None:
         assert_close(model.forward(chunks), torch.cat(wanted))
 
 
-def test_bfloat16_is_near(checkpoint: Callable[[str], Path], smollm2: Pair) -> None:
-    model = load_model(checkpoint("smollm2"), dtype="bf16", device="cpu")
+def test_bfloat16_is_near(tmp_path_factory: pytest.TempPathFactory, smollm2: Pair) -> None:
+    model = load_model(checkpoint(tmp_path_factory, "smollm2"), dtype="bf16", device="cpu")
     logits = model.forward([Chunk(model.new_state(), PROMPT, LENGTH)])
     assert logits.dtype is torch.float32
     # bf16 keeps 8 bits; a few layers lose a few of them.
@@ -135,10 +144,10 @@ def test_bfloat16_is_near(checkpoint: Callable[[str], Path], smollm2: Pair) -> N
 @pytest.mark.gpu
 @needs_cuda
 def test_on_a_gpu(
-    pair: Pair, checkpoint: Callable[[str], Path], request: pytest.FixtureRequest
+    pair: Pair, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
     variant = request.node.callspec.params["pair"]
-    model = load_model(checkpoint(variant), dtype="fp32", device="cuda")
+    model = load_model(checkpoint(tmp_path_factory, variant), dtype="fp32", device="cuda")
     for cuts in ([], [9], range(1, LENGTH)):
         assert_close(in_pieces(model, PROMPT, cuts).cpu(), pair.expected)
 

@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from checkpoints import rewrite_config
+from checkpoints import checkpoint, rewrite_config
 
 from ds4trio.errors import LoadError
 from ds4trio.models.registry import load_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
-def test_context_tokens(checkpoint: Callable[[str], Path]) -> None:
-    model = load_model(checkpoint("llama2"), device="cpu", context_tokens=100)
+def test_context_tokens(tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = load_model(checkpoint(tmp_path_factory, "llama2"), device="cpu", context_tokens=100)
     assert (model.vocab_size, model.context_tokens) == (97, 100)
     with pytest.raises(LoadError, match=r"config.json.*context_tokens 257 is more than .* 256"):
-        load_model(checkpoint("llama2"), device="cpu", context_tokens=257)
+        load_model(checkpoint(tmp_path_factory, "llama2"), device="cpu", context_tokens=257)
 
 
 @pytest.mark.parametrize(
@@ -32,20 +31,20 @@ def test_context_tokens(checkpoint: Callable[[str], Path]) -> None:
         ("cuda:99", "device: 'cuda:99' is not available"),
     ],
 )
-def test_device(checkpoint: Callable[[str], Path], device: str, message: str) -> None:
+def test_device(tmp_path_factory: pytest.TempPathFactory, device: str, message: str) -> None:
     with pytest.raises(LoadError) as caught:
-        load_model(checkpoint("llama2"), device=device)
+        load_model(checkpoint(tmp_path_factory, "llama2"), device=device)
     assert message in caught.value.message
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_no_cuda(checkpoint: Callable[[str], Path]) -> None:
+def test_no_cuda(tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(LoadError, match=r"device: 'cuda' is not available"):
-        load_model(checkpoint("llama2"), device="cuda")
+        load_model(checkpoint(tmp_path_factory, "llama2"), device="cuda")
 
 
-def test_unknown_family(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
-    for file in checkpoint("llama2").iterdir():
+def test_unknown_family(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for file in checkpoint(tmp_path_factory, "llama2").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     rewrite_config(tmp_path, model_type="mamba")
     with pytest.raises(LoadError, match=r"config.json: model_type: 'mamba' is not supported"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from checkpoints import make_checkpoint, prompt, rewrite_config, variants
+from checkpoints import checkpoint, make_checkpoint, prompt, rewrite_config, variants
 from safetensors.torch import load_file, save_file
 
 from ds4trio.errors import LoadError
@@ -37,9 +37,9 @@ def refusal(source: Path) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, checkpoint: Callable[[str], Path]) -> Path:
+def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of a tied checkpoint, free to be spoilt."""
-    return shutil.copytree(checkpoint("smollm2"), tmp_path / "model")
+    return shutil.copytree(checkpoint(tmp_path_factory, "smollm2"), tmp_path / "model")
 
 
 @pytest.fixture
@@ -114,8 +114,10 @@ def test_truncated_anywhere(folder: Path) -> None:
         assert refusal(folder).startswith(f"{file}: truncated or damaged safetensors file: ")
 
 
-def test_shards(sharded: Path, checkpoint: Callable[[str], Path]) -> None:
-    torch.testing.assert_close(logits(sharded), logits(checkpoint("smollm2")), atol=0, rtol=0)
+def test_shards(sharded: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    torch.testing.assert_close(
+        logits(sharded), logits(checkpoint(tmp_path_factory, "smollm2")), atol=0, rtol=0
+    )
 
 
 def spoil_index(folder: Path, edit: Callable[[dict[str, object]], object]) -> Path:
