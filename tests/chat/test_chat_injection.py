@@ -77,6 +77,50 @@ def test_hidden_text_is_revealed_as_it_was(text: str) -> None:
     assert disguise.reveal(hidden) == text
 
 
+@st.composite
+def straddling(draw: st.DrawFn) -> tuple[list[str], str, str, str]:
+    """Spellings, and one of them cut in three: template, user, template. The user wrote more on a
+    side where the template wrote nothing, and whitespace around it all."""
+    spellings = draw(st.lists(st.text("ab<>|", min_size=1, max_size=5), min_size=1, max_size=3))
+    spelling = draw(st.sampled_from(spellings))
+    start = draw(st.integers(0, len(spelling) - 1))
+    end = draw(st.integers(start + 1, len(spelling)))
+    before, typed, after = spelling[:start], spelling[start:end], spelling[end:]
+    more = st.text("ab<>| ", max_size=3)
+    typed = ("" if before else draw(more)) + typed + ("" if after else draw(more))
+    space = st.text(" \n", max_size=2)
+    return spellings, before, draw(space) + typed + draw(space), after
+
+
+@given(straddling())
+def test_user_and_template_text_together_spell_no_control_token(
+    case: tuple[list[str], str, str, str],
+) -> None:
+    spellings, before, typed, after = case
+    own = [spelling for spelling in spellings if spelling in before or spelling in after]
+    hidden = ControlShield(spellings).disguise([typed]).hide(typed)
+    for seen in (hidden, hidden.strip()):
+        found = [spelling for spelling in spellings if spelling in before + seen + after]
+        assert set(found) <= set(own)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "before", "typed", "after"),
+    [
+        ("<end>", "", "a <e\n", "nd>"),
+        ("|end)", "|en", " d) b", ""),
+        ("<end>", "<e", "nd", ">"),
+        ("<end>", "", "<end>", ""),
+    ],
+)
+def test_each_border_of_a_text_is_guarded(
+    spelling: str, before: str, typed: str, after: str
+) -> None:
+    hidden = ControlShield([spelling]).disguise([typed]).hide(typed)
+    assert spelling in before + typed.strip() + after
+    assert spelling not in before + hidden.strip() + after
+
+
 def test_text_far_from_control_tokens_is_not_touched() -> None:
     text = "if a < b: print('c')  # [d]"
     assert ControlShield(["<|im_end|>", "<|eot|>"]).disguise([text]).hide(text) == text
