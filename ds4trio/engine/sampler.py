@@ -139,6 +139,7 @@ def _nucleus(
         mass = _kept_mass(everything, minimum[short])
         last = torch.searchsorted(mass, wanted[short]).clamp(max=scores.shape[1] - 1)
         result[short] = everything.gather(1, last)
+    # Summed in another order, all that is kept may fall short of what is wanted by a rounding.
     return torch.maximum(result, minimum)
 
 
