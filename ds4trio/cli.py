@@ -1,12 +1,14 @@
-"""The command line: ``ds4trio serve`` and ``ds4trio pull``."""
+"""The command line: ``ds4trio serve``, ``pull`` and ``bench``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
+from ds4trio.bench.storm import StormPlan
 from ds4trio.config import DEFAULT_MODEL, Settings, convert, describe, load_settings
 from ds4trio.errors import Ds4TrioError
 
@@ -27,6 +29,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 _serve(options)
             case "pull":
                 _pull(options.model)
+            case "bench":
+                _bench_storm(options)
     except* Ds4TrioError as group:
         sys.exit(f"ds4trio: {_first_line(group)}")
     except* KeyboardInterrupt:
@@ -43,21 +47,46 @@ def _parser() -> argparse.ArgumentParser:
         help="serve a model over HTTP",
         description="Serve a model. Every flag is also a DS4TRIO_ variable and a TOML key.",
     )
-    serve.add_argument("model", nargs="?", help=f"what to serve (default: {DEFAULT_MODEL})")
-    serve.add_argument("--config", type=Path, help="a TOML file of settings")
+    _add_settings(serve)
+
+    bench = commands.add_parser("bench", help="measure a server")
+    loads = bench.add_subparsers(dest="load", required=True, parser_class=_Parser)
+    storm = loads.add_parser(
+        "storm",
+        help="clients that leave, by the hundred, and what they leave behind",
+        description="Exits with 1 if anything is left behind. Without --url, a server is started.",
+    )
+    storm.add_argument("--url", help="a running server, such as http://127.0.0.1:8000")
+    storm.add_argument("--key", help="its API key")
+    storm.add_argument("--json", action="store_true", help="print JSON")
+    for spec in fields(StormPlan):
+        storm.add_argument(
+            "--" + spec.name.replace("_", "-"),
+            dest="plan_" + spec.name,
+            type=type(spec.default),
+            default=spec.default,
+            metavar="N",
+            help=f"(default: {spec.default})",
+        )
+    _add_settings(storm)
+
+    pull = commands.add_parser("pull", help="fetch and prepare a model, without serving it")
+    pull.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help=f"what to serve (default: {DEFAULT_MODEL})")
+    parser.add_argument("--config", type=Path, help="a TOML file of settings")
     for name, kind, default, help_ in describe():
         if name == "model":
             continue
         flag = "--" + name.replace("_", "-")
         shown = help_ if default is None else f"{help_} (default: {default})"
         if isinstance(default, bool):
-            serve.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=help_)
+            parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=help_)
         else:
-            serve.add_argument(flag, dest=name, metavar=kind.upper().split()[-1], help=shown)
-
-    pull = commands.add_parser("pull", help="fetch and prepare a model, without serving it")
-    pull.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-    return parser
+            parser.add_argument(flag, dest=name, metavar=kind.upper().split()[-1], help=shown)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -82,6 +111,15 @@ def _serve(options: argparse.Namespace) -> None:
 
     configure(settings.log_format)
     trio.run(serve_until_signal, settings, open_service)
+
+
+def _bench_storm(options: argparse.Namespace) -> None:
+    from ds4trio.bench.command import BenchOptions, run_storm
+
+    chosen = {spec.name: getattr(options, "plan_" + spec.name) for spec in fields(StormPlan)}
+    bench = BenchOptions(options.url, options.key, options.json)
+    if not run_storm(_settings(options), StormPlan(**chosen), bench):
+        sys.exit(1)
 
 
 def _pull(model: str) -> None:

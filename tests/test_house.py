@@ -32,16 +32,17 @@ BELOW: dict[str, set[str]] = {
     "server": VOCABULARY | {"service", "protocols", "threads", "logs", "engine"},
     "testing": VOCABULARY | {"service", "engine", "chat", "text", "models", "threads"},
     "asgi": VOCABULARY | {"service", "server", "logs"},
-    "cli": VOCABULARY | {"service", "server", "store", "logs"},
+    "bench": LEAVES | {"service", "server"},
+    "cli": VOCABULARY | {"service", "server", "store", "logs", "bench"},
     "__main__": {"cli"},
 }
 
 #: Which files may import a library that is dangerous elsewhere.
 LIBRARY_HOMES: dict[str, set[str]] = {
-    "trio": {"engine/engine", "service", "threads", "server", "cli", "testing"},
+    "trio": {"engine/engine", "service", "threads", "server", "bench", "cli", "testing"},
     "torch": {"models", "engine/worker", "engine/sequence", "engine/sampler", "testing"},
     "hypercorn": {"server"},
-    "h11": {"server"},
+    "h11": {"server", "bench"},
 }
 
 

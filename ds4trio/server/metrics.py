@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -72,6 +72,7 @@ class Metrics:
             buckets=RELEASE_BUCKETS,
             registry=registry,
         )
+        ProcessCollector(registry=registry)
         self._engine = _EngineCollector()
         registry.register(self._engine)
         self._exposed = _WithoutCreated(registry)

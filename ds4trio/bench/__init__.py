@@ -1,0 +1,1 @@
+"""Loads that users can repeat: ``ds4trio bench ...``."""
