@@ -103,6 +103,14 @@ class TokenPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptBatch:
+    """Several raw prompts, each answered as often as asked for: with ``n`` answers to each, choice
+    ``i * n + k`` is answer ``k`` to prompt ``i``."""
+
+    prompts: tuple[TextPrompt | TokenPrompt, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NamedTool:
     """The model must call this tool."""
 
@@ -159,16 +167,17 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One request: ``n`` answers to one prompt.
+    """One request: ``n`` answers to one prompt, or to each of a batch.
 
     ``max_tokens`` None means: as far as the context allows; more than fits is cut to what fits.
     ``stop`` strings end the text before them. ``ignore_eos`` goes on past the model's own end.
     ``logprobs`` asks for each token's log probability, and those of so many likelier ones (0: only
     its own). ``echo`` repeats a raw prompt before the answer, with its logprobs if asked for.
-    ``output_format``, ``tools`` and ``thinking`` belong to conversations.
+    ``output_format`` of a raw prompt holds for the answer's text; ``tools`` and ``thinking`` belong
+    to conversations.
     """
 
-    prompt: Conversation | TextPrompt | TokenPrompt
+    prompt: Conversation | TextPrompt | TokenPrompt | PromptBatch
     model: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None

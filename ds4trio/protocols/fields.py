@@ -6,6 +6,7 @@ fields that the struct does not declare are ignored.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TypeVar
 
@@ -45,6 +46,17 @@ def read(body: bytes, type_: type[T]) -> T:
     raise RequestError(message)
 
 
+def convert(value: object, type_: type[T], at: str) -> T:
+    """What JSON was read into before, as a struct. ``at`` is its own path in the body.
+
+    Raises: RequestError, as `read`.
+    """
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise _named(str(error), at) from None
+
+
 def invalid(param: str, what: str) -> RequestError:
     """A field that cannot be what it is."""
     return RequestError(f"{param}: {what}", param=param)
@@ -62,11 +74,21 @@ def required(value: T | None, param: str) -> T:
     return value
 
 
-def _named(message: str) -> RequestError:
+def to_text(value: object, param: str) -> str:
+    """A value that was read, as JSON text: what msgspec's own encoder refuses (integers of more
+    than 64 bits) included. Raises: RequestError."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise invalid(param, "nested too deeply") from None
+
+
+def _named(message: str, at: str = "") -> RequestError:
     place = _PLACE.match(message)
     assert place is not None
     what = re.sub("`([^`]*)`", _in_json_words, place["what"])
-    param = (place["path"] or "").partition(_ANY_MEMBER)[0]
+    path = (place["path"] or "").partition(_ANY_MEMBER)[0]
+    param = f"{at}.{path}" if at and path and not path.startswith("[") else at + path
     if not param:
         return RequestError(f"The body is not a JSON object: {what}.")
     return invalid(param, what[0].lower() + what[1:])

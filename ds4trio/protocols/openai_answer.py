@@ -1,8 +1,4 @@
-"""What OpenAI's two generation endpoints answer in the same words: frame, usage, errors.
-
-Streams are written with the constant parts of a chunk prepared once an answer, so that a token
-costs the encoding of its text and one concatenation.
-"""
+"""What OpenAI's two generation endpoints answer in the same words: frame, usage, errors."""
 
 from __future__ import annotations
 
@@ -13,13 +9,12 @@ from uuid import uuid4
 import msgspec
 
 from ds4trio.errors import ContextOverflowError, Ds4TrioError, RequestError
-from ds4trio.events import Finished, TextDelta
 from ds4trio.protocols.wire import WireEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from ds4trio.events import GenerationEvent, Usage
+    from ds4trio.events import Usage
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -33,7 +28,7 @@ def new_hex_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFrame:
-    """What stands around the one choice of an answer. ``created`` is in seconds since the epoch.
+    """What stands around the choices of an answer. ``created`` is in seconds since the epoch.
 
     With ``include_usage`` each chunk says ``"usage":null`` until the last says it all, as OpenAI's
     do; without it the word does not occur.
@@ -62,16 +57,8 @@ class AnswerFrame:
             return [DONE]
         return [WireEvent(self.body(kind, b"", usage)), DONE]
 
-    def body(self, kind: str, choice: bytes, usage: Usage) -> bytes:
-        return b'%b%b],"usage":%b}' % (self.head(kind), choice, _usage(usage))
-
-
-def fold(events: Sequence[GenerationEvent]) -> tuple[bytes, Finished]:
-    """All of an answer's text as a JSON string, and its last event."""
-    finished = events[-1]
-    assert isinstance(finished, Finished)
-    text = "".join([event.text for event in events if isinstance(event, TextDelta)])
-    return encode_json(text), finished
+    def body(self, kind: str, choices: bytes, usage: Usage) -> bytes:
+        return b'%b%b],"usage":%b}' % (self.head(kind), choices, _usage(usage))
 
 
 def failure(error: Ds4TrioError, prompt_param: str) -> list[WireEvent]:
@@ -116,5 +103,6 @@ def _usage(usage: Usage) -> bytes:
             "completion_tokens": usage.generated_tokens,
             "total_tokens": usage.prompt_tokens + usage.generated_tokens,
             "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+            "completion_tokens_details": {"reasoning_tokens": usage.thinking_tokens},
         }
     )

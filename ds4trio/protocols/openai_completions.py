@@ -1,60 +1,43 @@
-"""``POST /v1/completions``: a raw prompt, continued as it stands.
+"""``POST /v1/completions``: raw prompts, continued as they stand.
 
 Source: OpenAI's API reference (legacy completions), and what benchmarks built on it send.
 """
 
 # No deferred annotations: msgspec reads those of the structs at run time.
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, assert_never
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from ds4trio.errors import Ds4TrioError
-from ds4trio.events import Finished, GenerationEvent, PromptProgress, TextDelta
 from ds4trio.protocols.fields import invalid, read, required, unsupported
-from ds4trio.protocols.openai_answer import (
-    AnswerFrame,
-    encode_json,
-    error_body,
-    failure,
-    fold,
-    new_hex_id,
-)
+from ds4trio.protocols.logprobs import MAX_TOP_LOGPROBS
+from ds4trio.protocols.openai_answer import AnswerFrame, error_body, new_hex_id
+from ds4trio.protocols.openai_completions_writer import CompletionWriter
 from ds4trio.protocols.openai_fields import (
-    UNSERVED,
     GenerationFields,
     NonNegative,
+    answers,
     min_tokens,
-    refuse_unserved,
     sampling,
     stop_strings,
 )
-from ds4trio.protocols.wire import ParsedRequest, WireEvent
-from ds4trio.request import GenerationRequest, TextPrompt, TokenPrompt
+from ds4trio.protocols.openai_format import output_format
+from ds4trio.protocols.wire import ParsedRequest
+from ds4trio.request import GenerationRequest, PromptBatch, TextPrompt, TokenPrompt
 
 #: OpenAI's, of this endpoint only.
 DEFAULT_MAX_TOKENS = 16
-
-_KIND = "text_completion"
 
 
 class CompletionFields(GenerationFields, kw_only=True):
     # msgspec allows one array in a union; `_prompt` sorts out what may stand together.
     prompt: str | list[str | NonNegative | list[NonNegative]] | None = None
-
-    best_of: int | None = None
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     suffix: str | None = None
-
-
-_UNSERVED_IN_COMPLETIONS: Mapping[str, object] = {
-    **UNSERVED,
-    "best_of": 1,
-    "echo": False,
-    "logprobs": None,
-    "suffix": "",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +53,8 @@ class OpenAICompletions:
     def parse(self, body: bytes, served_model_name: str) -> ParsedRequest:
         """Raises: RequestError naming the field."""
         fields = read(body, CompletionFields)
-        refuse_unserved(fields, _UNSERVED_IN_COMPLETIONS)
+        if fields.suffix:
+            raise unsupported("suffix", "this model cannot fill in before a given end")
         max_tokens = fields.max_tokens or DEFAULT_MAX_TOKENS
         generation = GenerationRequest(
             prompt=_prompt(fields),
@@ -78,8 +62,12 @@ class OpenAICompletions:
             sampling=sampling(fields),
             max_tokens=max_tokens,
             min_tokens=min_tokens(fields, max_tokens),
-            stop=stop_strings(fields),
+            stop=stop_strings(fields.stop),
             ignore_eos=bool(fields.ignore_eos),
+            n=answers(fields),
+            logprobs=fields.logprobs,
+            echo=bool(fields.echo),
+            output_format=output_format(fields),
         )
         frame = AnswerFrame(
             id="cmpl-" + self.new_id(),
@@ -89,59 +77,15 @@ class OpenAICompletions:
         )
         return ParsedRequest(generation, bool(fields.stream), CompletionWriter(frame))
 
+    def status(self, error: Ds4TrioError) -> int:
+        return error.status
+
     def render_error(self, error: Ds4TrioError) -> bytes:
         return error_body(error, "prompt")
 
 
-class CompletionWriter:
-    """A ``text_completion``, whole or in chunks of the same shape."""
-
-    def __init__(self, frame: AnswerFrame) -> None:
-        self._frame = frame
-        self._text_head = frame.head(_KIND) + b'{"index":0,"text":'
-        self._text_tail = b',"logprobs":null,"finish_reason":null}' + frame.chunk_tail
-
-    def start(self) -> Sequence[WireEvent]:
-        return []
-
-    def feed(self, events: Sequence[GenerationEvent]) -> Sequence[WireEvent]:
-        out: list[WireEvent] = []
-        for event in events:
-            match event:
-                case TextDelta(text):
-                    out.append(WireEvent(self._text_head + encode_json(text) + self._text_tail))
-                case Finished(reason, usage):
-                    out.append(self._last_chunk(encode_json(reason)))
-                    out += self._frame.ending(_KIND, usage)
-                case PromptProgress():
-                    pass
-                case _:
-                    assert_never(event)
-        return out
-
-    def heartbeat(self) -> None:
-        """A comment serves: no client of this endpoint is known to count only data, and benchmarks
-        count chunks as tokens."""
-
-    def fail(self, error: Ds4TrioError) -> Sequence[WireEvent]:
-        return failure(error, "prompt")
-
-    def whole(self, events: Sequence[GenerationEvent]) -> bytes:
-        text, finished = fold(events)
-        choice = _choice(text, encode_json(finished.reason))
-        return self._frame.body(_KIND, choice, finished.usage)
-
-    def _last_chunk(self, finish_reason: bytes) -> WireEvent:
-        choice = _choice(b'""', finish_reason)
-        return WireEvent(self._frame.head(_KIND) + choice + self._frame.chunk_tail)
-
-
-def _choice(text: bytes, finish_reason: bytes) -> bytes:
-    return b'{"index":0,"text":%b,"logprobs":null,"finish_reason":%b}' % (text, finish_reason)
-
-
-def _prompt(fields: CompletionFields) -> TextPrompt | TokenPrompt:
-    """A text, token ids, or a list of one of either."""
+def _prompt(fields: CompletionFields) -> TextPrompt | TokenPrompt | PromptBatch:
+    """A text, token ids, or a list of either."""
     prompt = required(fields.prompt, "prompt")
     if isinstance(prompt, str):
         return TextPrompt(prompt)
@@ -152,12 +96,15 @@ def _prompt(fields: CompletionFields) -> TextPrompt | TokenPrompt:
         return TokenPrompt(tuple(token_ids))
     if token_ids:
         raise invalid("prompt", "token ids and prompts in one list")
-    if len(prompt) > 1:
-        raise unsupported("prompt", "several prompts in one request are not supported")
-    only = prompt[0]
-    if isinstance(only, str):
-        return TextPrompt(only)
-    assert not isinstance(only, int)
-    if not only:
-        raise invalid("prompt[0]", "a list of nothing")
-    return TokenPrompt(tuple(only))
+    prompts = tuple(
+        [_one(item, f"prompt[{i}]") for i, item in enumerate(prompt) if not isinstance(item, int)]
+    )
+    return PromptBatch(prompts) if len(prompts) > 1 else prompts[0]
+
+
+def _one(prompt: str | list[int], at: str) -> TextPrompt | TokenPrompt:
+    if isinstance(prompt, str):
+        return TextPrompt(prompt)
+    if not prompt:
+        raise invalid(at, "a list of nothing")
+    return TokenPrompt(tuple(prompt))

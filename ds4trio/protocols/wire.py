@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
 
     from ds4trio.errors import Ds4TrioError
     from ds4trio.events import GenerationEvent
     from ds4trio.request import GenerationRequest
+
+    #: One item of a conversation, in the protocol's own JSON.
+    Item: TypeAlias = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,47 @@ class ParsedRequest:
     generation: GenerationRequest
     stream: bool
     writer: ResponseWriter
+    continuation: Continuation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a request asks of a server that remembers answers (see `server.responses`).
+
+    ``previous_id`` names the answer whose conversation this one continues, ``references`` single
+    items of earlier answers. What is asked can only be said when they are known: ``resume`` is
+    given the conversation so far and the items by id, and makes the whole request.
+    ``items`` are the request's own input, to be remembered with the answer if ``store``.
+    A ``background`` answer is made whether its client stays or not.
+    """
+
+    answer: RememberedAnswer
+    items: tuple[Item, ...]
+    previous_id: str | None
+    references: tuple[str, ...]
+    store: bool
+    background: bool
+    resume: Callable[[Sequence[Item], Mapping[str, Item]], ParsedRequest]
+
+
+class RememberedAnswer(Protocol):
+    """A writer whose answer can be read at any time."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def status(self) -> str:
+        """``queued``, ``in_progress``, ``completed``, ``incomplete``, ``failed``, ``cancelled``."""
+        ...
+
+    def response(self) -> bytes:
+        """The answer as it stands, as a JSON object."""
+        ...
+
+    def output(self) -> Sequence[Item]:
+        """Its items as they stand."""
+        ...
 
 
 class ResponseWriter(Protocol):
@@ -45,8 +90,8 @@ class ResponseWriter(Protocol):
         ...
 
     def feed(self, events: Sequence[GenerationEvent]) -> Sequence[WireEvent]:
-        """The stream's words for these events. After ``Finished`` it includes what ends a stream
-        (usage, ``[DONE]``)."""
+        """The stream's words for these events. After the last choice's ``Finished`` it includes
+        what ends a stream (usage, ``[DONE]``)."""
         ...
 
     def heartbeat(self) -> WireEvent | None:
@@ -58,7 +103,8 @@ class ResponseWriter(Protocol):
         ...
 
     def whole(self, events: Sequence[GenerationEvent]) -> bytes:
-        """The non-streaming answer for all events of a generation, up to and with ``Finished``."""
+        """The non-streaming answer for all events of a generation, up to and with the last
+        ``Finished``."""
         ...
 
 
@@ -77,6 +123,10 @@ class WireProtocol(Protocol):
 
     def parse(self, body: bytes, served_model_name: str) -> ParsedRequest:
         """Raises: RequestError naming the field."""
+        ...
+
+    def status(self, error: Ds4TrioError) -> int:
+        """The HTTP status of an error answer: the error's own, where the protocol has no other."""
         ...
 
     def render_error(self, error: Ds4TrioError) -> bytes:
