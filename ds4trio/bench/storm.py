@@ -153,12 +153,13 @@ async def _timeouts(target: Target, plan: StormPlan) -> None:
 
 
 async def _killed(target: Target, plan: StormPlan) -> None:
-    """A process of many streams, killed when all of them have been asked for."""
+    """A process of many streams, killed half a second after the last was asked for."""
     command = [sys.executable, "-m", "ds4trio.bench.streams", target.url, str(plan.killed_streams)]
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     async with process.stdout:
         await process.stdout.receive_some(1)
+    await trio.sleep(0.5)
     process.send_signal(signal.SIGKILL)
     await process.wait()
 
