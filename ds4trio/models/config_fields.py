@@ -49,14 +49,24 @@ class ConfigFields:
     def has(self, name: str) -> bool:
         return self._values.get(name) is not None
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
+    @property
+    def names(self) -> frozenset[str]:
+        """Settings that are there, ``null`` or not."""
+        return frozenset(self._values)
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number of at least ``least``."""
         value = self._required(name, default)
         if type(value) is float and value.is_integer():
             value = int(value)
-        if type(value) is not int or value < 1:
-            raise self.error(name, f"{value!r} is not a whole number above 0")
+        if type(value) is not int or value < least:
+            raise self.error(name, f"{value!r} is not a whole number above {least - 1}")
         return value
+
+    def integers(self, name: str, *, least: int = 1) -> tuple[int, ...]:
+        """A list of whole numbers of at least ``least``."""
+        items = self._items(name)
+        return tuple(items.integer(str(index), least=least) for index in range(len(items.names)))
 
     def number(self, name: str, default: float | None = None) -> float:
         """A number above 0."""
@@ -67,13 +77,8 @@ class ConfigFields:
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """A list of numbers above 0."""
-        value = self._required(name, None)
-        if not isinstance(value, list):
-            raise self.error(name, f"{value!r} is not a list of numbers")
-        items = ConfigFields(
-            self.path, {str(i): item for i, item in enumerate(value)}, f"{self._prefix}{name}."
-        )
-        return tuple(items.number(str(index)) for index in range(len(value)))
+        items = self._items(name)
+        return tuple(items.number(str(index)) for index in range(len(items.names)))
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._values.get(name)
@@ -106,6 +111,14 @@ class ConfigFields:
         if not isinstance(value, dict):
             raise self.error(name, f"{value!r} is not an object")
         return ConfigFields(self.path, value, f"{self._prefix}{name}.")
+
+    def _items(self, name: str) -> ConfigFields:
+        """A list's items by their place."""
+        value = self._required(name, None)
+        if not isinstance(value, list):
+            raise self.error(name, f"{value!r} is not a list of numbers")
+        places = {str(index): item for index, item in enumerate(value)}
+        return ConfigFields(self.path, places, f"{self._prefix}{name}.")
 
     def _required(self, name: str, default: _T | None) -> object:
         value = self._values.get(name)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: ``model_type`` of a configuration, and the module whose ``load`` understands it.
 FAMILIES = {
+    "deepseek_v4": "ds4trio.models.deepseek_v4.load",
     "llama": "ds4trio.models.llama.load",
     "mistral": "ds4trio.models.llama.load",
     "qwen2": "ds4trio.models.llama.load",

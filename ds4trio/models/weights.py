@@ -33,6 +33,11 @@ class TensorSource(Protocol):
     """Where tensors are read from. Raises: LoadError naming file and tensor."""
 
     @property
+    def path(self) -> Path:
+        """The file, or the folder of the files."""
+        ...
+
+    @property
     def names(self) -> Collection[str]: ...
 
     def where(self, name: str) -> str:
@@ -43,8 +48,16 @@ class TensorSource(Protocol):
         """The shape, without reading the tensor."""
         ...
 
+    def kind(self, name: str) -> str:
+        """How it is stored, in safetensors' names of types."""
+        ...
+
     def read(self, name: str) -> torch.Tensor:
         """A floating point tensor on the CPU, perhaps memory-mapped: not to be written to."""
+        ...
+
+    def stored(self, name: str) -> torch.Tensor:
+        """As ``read``, of any type."""
         ...
 
 
@@ -54,7 +67,6 @@ class Weights:
     def __init__(self, source: TensorSource, *, dtype: torch.dtype, device: torch.device) -> None:
         self._source = source
         self._unused = {name for name in source.names if not _DERIVED.fullmatch(name)}
-        self._place = str(getattr(source, "path", ""))
         self.dtype = dtype
         self.device = device
 
@@ -78,6 +90,33 @@ class Weights:
         ]
         return torch.cat(parts)
 
+    @property
+    def names(self) -> Collection[str]:
+        return self._source.names
+
+    def kind(self, name: str) -> str:
+        """How a tensor that is there is stored, in safetensors' names of types."""
+        return self._source.kind(name)
+
+    def where(self, name: str) -> str:
+        """File and tensor in words, to begin an error message with."""
+        return self._source.where(name)
+
+    def take_stored(self, name: str, kinds: Collection[str], *shape: int) -> torch.Tensor:
+        """A tensor as it is stored, on the CPU and perhaps memory-mapped: not to be written to.
+
+        Raises: LoadError if it is missing or has another shape or none of these types.
+        """
+        self._check(name, shape)
+        if (kind := self._source.kind(name)) not in kinds:
+            wanted = " or ".join(sorted(kinds))
+            raise LoadError(f"{self._source.where(name)}: has type {kind}, expected {wanted}")
+        return self._source.stored(name)
+
+    def set_aside(self, names: Collection[str]) -> None:
+        """Tensors that are there and not needed."""
+        self._unused.difference_update(names)
+
     def take_copy_of(self, name: str, original: torch.Tensor) -> None:
         """A tensor that may be there, but then must say the same as ``original``."""
         if name not in self._source.names:
@@ -94,15 +133,18 @@ class Weights:
             raise LoadError(f"{self._source.where(name)}: the model has no such tensor{others}")
 
     def _read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        self._check(name, shape)
+        return self._source.read(name)
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
         if name not in self._source.names:
-            raise LoadError(f"{self._place}: {name}: missing")
+            raise LoadError(f"{self._source.path}: {name}: missing")
         found = self._source.shape(name)
         if found != shape:
             raise LoadError(
                 f"{self._source.where(name)}: has shape {list(found)}, expected {list(shape)}"
             )
         self._unused.discard(name)
-        return self._source.read(name)
 
 
 class _Slice(Protocol):
@@ -147,12 +189,16 @@ class SafetensorsFolder:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._readers[self._files[name]].get_slice(name).get_shape())
 
+    def kind(self, name: str) -> str:
+        return self._readers[self._files[name]].get_slice(name).get_dtype()
+
     def read(self, name: str) -> torch.Tensor:
-        reader = self._readers[self._files[name]]
-        kind = reader.get_slice(name).get_dtype()
-        if kind not in _FLOAT_TYPES:
+        if (kind := self.kind(name)) not in _FLOAT_TYPES:
             raise LoadError(f"{self.where(name)}: has type {kind}, which is not supported")
-        return reader.get_tensor(name)
+        return self.stored(name)
+
+    def stored(self, name: str) -> torch.Tensor:
+        return self._readers[self._files[name]].get_tensor(name)
 
 
 class GgufTensors:
@@ -172,8 +218,14 @@ class GgufTensors:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._file.shape(name)
 
+    def kind(self, name: str) -> str:
+        return "F32"  # whatever it was in the file: it is expanded as it is read
+
     def read(self, name: str) -> torch.Tensor:
         return torch.from_numpy(self._file.tensor(name))
+
+    def stored(self, name: str) -> torch.Tensor:
+        return self.read(name)
 
 
 def _open(file: Path) -> _SafetensorsReader:

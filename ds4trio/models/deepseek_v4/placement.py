@@ -1,0 +1,101 @@
+"""Where routed experts live: on the device, or elsewhere with the hot ones copied to it.
+
+Nearly all of a model's weights are routed experts, of which a token needs a few. So attention
+and what every token needs go to the device, and experts may stay in page-locked memory or
+memory-mapped in the checkpoint's files.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, overload
+
+if TYPE_CHECKING:
+    import torch
+
+    from ds4trio.models.deepseek_v4.moe import Expert
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """``home`` of the routed experts. ``hot_bytes``: room on the device for copies of some.
+
+    device: all are on the device. pinned: in page-locked memory, which needs a GPU.
+    mapped: in the checkpoint's files, as the system's file cache has room for them.
+    """
+
+    home: Literal["device", "pinned", "mapped"] = "device"
+    hot_bytes: int = 0
+
+
+class HotExperts:
+    """Copies on the device of the experts used last, of all layers, within a number of bytes.
+
+    Runs on: worker.
+    """
+
+    def __init__(self, device: torch.device, most_bytes: int) -> None:
+        self._device = device
+        self._most_bytes = most_bytes
+        self._copies: OrderedDict[tuple[int, int], Expert] = OrderedDict()
+        self.nbytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def get(self, key: tuple[int, int], expert: Expert) -> Expert:
+        """The copy of an expert, by layer and number; the longest unused make room for it."""
+        found = self._copies.get(key)
+        if found is not None:
+            self.hits += 1
+            self._copies.move_to_end(key)
+            return found
+        self.misses += 1
+        while self._copies and self.nbytes + expert.nbytes > self._most_bytes:
+            _, old = self._copies.popitem(last=False)
+            self.nbytes -= old.nbytes
+        copy = expert.to(self._device)
+        if expert.nbytes <= self._most_bytes:
+            self._copies[key] = copy
+            self.nbytes += expert.nbytes
+        return copy
+
+
+class VisitingExperts(Sequence["Expert"]):
+    """A layer's experts, each brought to the device when asked for."""
+
+    def __init__(self, layer: int, home: Sequence[Expert], hot: HotExperts) -> None:
+        self._layer = layer
+        self._home = home
+        self._hot = hot
+
+    def __len__(self) -> int:
+        return len(self._home)
+
+    @overload
+    def __getitem__(self, index: int) -> Expert: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Expert]: ...
+    def __getitem__(self, index: int | slice) -> Expert | Sequence[Expert]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        return self._hot.get((self._layer, index), self._home[index])
+
+
+class Placer:
+    """Puts each layer's experts where a placement says."""
+
+    def __init__(self, placement: Placement, device: torch.device) -> None:
+        self._placement = placement
+        self._device = device
+        self.hot = HotExperts(device, placement.hot_bytes)
+
+    def place(self, layer: int, experts: Sequence[Expert]) -> Sequence[Expert]:
+        match self._placement.home:
+            case "device":
+                return tuple(expert.to(self._device) for expert in experts)
+            case "pinned":
+                return VisitingExperts(layer, [e.pinned() for e in experts], self.hot)
+            case "mapped":
+                return VisitingExperts(layer, experts, self.hot)
