@@ -26,101 +26,33 @@ HTTP/2 and WebSocket belong in the proxy in front: a preface is answered 505, an
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import Enum, auto
 from http import HTTPStatus
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import h11
 import trio
 
 from ds4trio.server import http1
+from ds4trio.server.edge import errors_logged
 from ds4trio.server.limits import ConnectionLimits
 from ds4trio.server.request_cycle import RequestCycle
 from ds4trio.server.transport import ConnectionLost, ConnectionStalled, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
-    from ds4trio.server.request_cycle import Message
+    from ds4trio.server.asgi_types import Application, Draining, Scope
 
-__all__ = [
-    "Application",
-    "ConnectionLimits",
-    "ConnectionLost",
-    "ConnectionStalled",
-    "Draining",
-    "HttpServer",
-    "serve_connection",
-]
+__all__ = ["ConnectionLimits", "ConnectionLost", "ConnectionStalled", "serve_connection"]
 
 logger = logging.getLogger(__name__)
 
 #: h11 needs tens of microseconds a chunk: others get a turn after so many.
 EVENTS_PER_TURN = 32
-
-Scope = dict[str, Any]
-
-
-class Application(Protocol):
-    """An ASGI 3 application, as far as HTTP goes."""
-
-    async def __call__(
-        self,
-        scope: Scope,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-        /,
-    ) -> None: ...
-
-
-class Draining(Protocol):
-    """Set when the server shuts down: a ``trio.Event``, or hypercorn's ``context.terminated``."""
-
-    def is_set(self) -> bool: ...
-
-    async def wait(self) -> None: ...
-
-
-class HttpServer:
-    """A handler for ``trio.serve_listeners``: serves each connection, and counts them.
-
-    ``state`` is the lifespan's state, copied into every scope. Connections above
-    ``max_connections`` are answered 503 and closed; above twice as many, closed without an answer.
-    """
-
-    def __init__(
-        self,
-        app: Application,
-        *,
-        limits: ConnectionLimits,
-        state: Mapping[str, Any],
-        draining: Draining,
-    ) -> None:
-        self.open_connections = 0
-        self._app = app
-        self._limits = limits
-        self._state = state
-        self._draining = draining
-
-    async def __call__(self, stream: trio.abc.Stream) -> None:
-        if self.open_connections >= 2 * self._limits.max_connections:
-            await trio.aclose_forcefully(stream)
-            return
-        self.open_connections += 1
-        try:
-            await serve_connection(
-                self._app,
-                stream,
-                limits=self._limits,
-                state=self._state,
-                draining=self._draining,
-                refuse=self.open_connections > self._limits.max_connections,
-            )
-        finally:
-            self.open_connections -= 1
 
 
 async def serve_connection(
@@ -137,7 +69,7 @@ async def serve_connection(
     ``refuse`` answers the first request with 503. Raises nothing of its own, nor the application's
     exceptions, which are logged: only Cancelled, KeyboardInterrupt and SystemExit pass.
     """
-    with _errors_logged("a connection"):
+    with errors_logged("a connection"):
         await _Connection(app, stream, limits, state, draining, refuse=refuse).run()
 
 
@@ -353,7 +285,7 @@ class _Connection:
     async def _run_request(self, cycle: RequestCycle, scope: Scope) -> None:
         if self._has_ended():
             return
-        with self._running, _errors_logged("the application"):
+        with self._running, errors_logged("the application"):
             await self._app(scope, cycle.receive, cycle.send)
         if self._has_ended():
             return
@@ -455,28 +387,3 @@ class _Connection:
 
     def _new_http(self) -> h11.Connection:
         return h11.Connection(h11.SERVER, self._limits.header_bytes)
-
-
-#: What ends the process, or belongs to the scope around the connection.
-PASSING = (trio.Cancelled, KeyboardInterrupt, SystemExit)
-
-
-@contextmanager
-def _errors_logged(what: str) -> Iterator[None]:
-    """Log and swallow everything but PASSING, which is taken out of groups. A client's leaving is
-    no error."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        passing, rest = group.split(PASSING)
-        errors = rest.split(ConnectionLost)[1] if rest is not None else None
-        if errors is not None:
-            logger.error("%s failed", what, exc_info=errors)
-        if passing is not None:
-            raise passing from None
-    except PASSING:
-        raise
-    except ConnectionLost:
-        pass
-    except BaseException as error:
-        logger.error("%s failed", what, exc_info=error)

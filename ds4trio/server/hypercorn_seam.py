@@ -17,7 +17,7 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.utils import ShutdownError
 
 from ds4trio.errors import ConfigError
-from ds4trio.server.connection import Application, ConnectionLimits, HttpServer
+from ds4trio.server.http_server import HttpServer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from hypercorn.config import Config
     from hypercorn.trio.worker_context import WorkerContext
     from hypercorn.typing import AppWrapper
+
+    from ds4trio.server.asgi_types import Application
+    from ds4trio.server.limits import ConnectionLimits
 
 #: The series whose ``hypercorn/trio/run.py`` was read.
 SERIES = "0.18."

@@ -6,7 +6,7 @@ The connection feeds it the body and wakes it when something has happened; it wr
 from __future__ import annotations
 
 from http.client import responses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import h11
 import trio
@@ -14,12 +14,11 @@ import trio
 from ds4trio.server import http1
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable
     from http import HTTPStatus
 
+    from ds4trio.server.asgi_types import Message
     from ds4trio.server.transport import Transport
-
-    Message = MutableMapping[str, Any]
 
 #: Giving way to other tasks costs about as much as writing an event, so not each write does.
 WRITES_PER_TURN = 16
