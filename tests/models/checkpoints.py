@@ -91,7 +91,9 @@ def variants() -> dict[str, PreTrainedConfig]:
         "yarn-mscale": _llama(
             rope_parameters=_YARN | {"mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False}
         ),
-        "yarn-beta": _llama(rope_parameters=_YARN | {"beta_fast": 16.0, "beta_slow": 2.0}),
+        "yarn-beta": _llama(
+            rope_parameters=_YARN | {"rope_theta": 10.0, "beta_fast": 16.0, "beta_slow": 0.5}
+        ),
         "longrope": _llama(rope_parameters=_LONGROPE),
         "biases": _llama(attention_bias=True, mlp_bias=True),
         "wide-heads": _llama(head_dim=16),
