@@ -2,14 +2,14 @@
 
 The order of the filters is vLLM's: ``temperature``, then ``top_k`` and ``min_p`` (which commute),
 then ``top_p`` of the mass that is left. Each of the three is a threshold: tokens as likely as the
-last one kept are kept too, so that the choice depends neither on the order in which a sort leaves
-equal logits nor on what other rows ask for.
+last one kept are kept too, so the choice does not depend on the order in which a sort leaves equal
+logits.
 
 A row's token is where one number, drawn uniformly from the row's own generator, falls in the row's
-cumulative distribution in the order of ids. So a seeded sequence takes one draw a token and is the
-same whatever shares its batch.
+cumulative distribution in the order of ids. So a seeded sequence takes one draw a token, and what
+a row gets depends on nothing but the row.
 
-Shapes: N rows, V vocabulary, K sorted candidates.
+Shapes: N rows, V vocabulary, K candidates (the best of V, descending).
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 #: Below this a temperature is greedy: dividing by it only overflows. Source: vLLM's sampler.
 GREEDY_TEMPERATURE = 1e-5
-#: Candidates that top_p looks at first; a full sort of a vocabulary costs 100 times as much. A
-#: guess: it holds 0.95 of the mass of any but the flattest distributions.
-NUCLEUS_CANDIDATES = 256
+#: Filters look at so many tokens first: sorting a whole vocabulary costs 100 times as much. A
+#: guess: they hold what is kept of any but the flattest distributions.
+CANDIDATES = 256
+#: Ids that are summed together to find a draw's place without a cumulative sum over all.
+BLOCK = 128
 
 
 class SamplingRow(Protocol):
@@ -53,26 +55,32 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int | None
     """
     logits = _without_forbidden(logits, rows)
     best, ids = logits.max(dim=-1)  # (N,): the lowest id among equals; NaN wins
-    usable = torch.isfinite(best)
-    drawn = [
-        index
-        for index, (row, ok) in enumerate(zip(rows, usable.tolist(), strict=True))
-        if ok and row.sampling.temperature >= GREEDY_TEMPERATURE
-    ]
-    if drawn:
-        ids[drawn] = _draw(logits[drawn], best[drawn], [rows[index] for index in drawn])
-    return [
-        token_id if ok else None for token_id, ok in zip(ids.tolist(), usable.tolist(), strict=True)
-    ]
+    usable = torch.isfinite(best).tolist()
+    drawn: list[int] = []
+    filtered: list[int] = []
+    for index, row in enumerate(rows):
+        if usable[index] and row.sampling.temperature >= GREEDY_TEMPERATURE:
+            (filtered if _is_filtered(row.sampling, logits.shape[-1]) else drawn).append(index)
+    for group, draw in ((drawn, _draw_from_all), (filtered, _draw_from_best)):
+        if group:
+            params = _Params([rows[index] for index in group], logits)
+            ids[group] = draw(_rows(logits, group), best[group, None], params)
+    return [token_id if ok else None for token_id, ok in zip(ids.tolist(), usable, strict=True)]
+
+
+def _rows(table: torch.Tensor, indices: list[int]) -> torch.Tensor:
+    """``table[indices]`` for distinct ascending indices, without a copy if that is all of it."""
+    if len(indices) == len(table):
+        return table
+    return table.index_select(0, torch.tensor(indices, device=table.device))
 
 
 def _without_forbidden(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
-    vocabulary = logits.shape[-1]
     where = [
         (index, token_id)
         for index, row in enumerate(rows)
         for token_id in row.forbidden_ids
-        if token_id < vocabulary
+        if token_id < logits.shape[-1]
     ]
     if not where:
         return logits
@@ -80,75 +88,117 @@ def _without_forbidden(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> tor
     return logits.index_put((row_ids, token_ids), logits.new_tensor(-torch.inf))
 
 
-def _draw(logits: torch.Tensor, best: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
-    """Shapes: logits (N, V), best (N,), all finite; returns (N,) ids."""
-    params = [row.sampling for row in rows]
-    # The best score is 0, so nothing overflows, and a weight is exp(score).
-    scores = (logits - best[:, None]) / _column([p.temperature for p in params], logits)
-    threshold = _threshold(scores, params)
-    weights = torch.where(scores >= threshold, scores.exp(), 0.0)
-    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-    uniform = _column([row.rng.random() for row in rows], cumulative)
-    # right: the first id whose cumulative weight exceeds the draw, which has a weight itself.
-    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0]
+def _is_filtered(params: SamplingParams, vocabulary: int) -> bool:
+    return 0 < params.top_k < vocabulary or params.top_p < 1 or params.min_p > 0
 
 
-def _threshold(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """The lowest score that each row keeps.
+class _Params:
+    """The rows' settings as columns (N, 1), and their draws."""
 
-    Shapes: scores (N, V), their best 0; returns (N, 1).
-    """
-    vocabulary = scores.shape[-1]
-    minimum = _column([p.min_p for p in params], scores).log()  # min_p 0: -inf
-    top_k = [p.top_k if 0 < p.top_k < vocabulary else vocabulary for p in params]
-    is_nucleus = [p.top_p < 1.0 for p in params]
-    widths = [k for k in top_k if k < vocabulary]
-    if any(is_nucleus):
-        widths.append(min(NUCLEUS_CANDIDATES, vocabulary))
-    if not widths:
-        return minimum
-    candidates = scores.topk(max(widths), dim=-1).values  # (N, K), descending
-    limited = [index for index, k in enumerate(top_k) if k < vocabulary]
-    if limited:
-        kth = torch.tensor([top_k[index] - 1 for index in limited], device=scores.device)
-        minimum[limited] = torch.maximum(minimum[limited], candidates[limited, kth][:, None])
-    nucleus = [index for index, wanted in enumerate(is_nucleus) if wanted]
-    if nucleus:
-        top_p = _column([params[index].top_p for index in nucleus], scores, torch.float64)
-        minimum[nucleus] = _nucleus(scores[nucleus], candidates[nucleus], minimum[nucleus], top_p)
-    return minimum
+    def __init__(self, rows: Sequence[SamplingRow], logits: torch.Tensor) -> None:
+        vocabulary, device = logits.shape[-1], logits.device
+        settings = [row.sampling for row in rows]
+        top_k = [p.top_k if p.top_k > 0 else vocabulary for p in settings]
+        self.temperature = _column([p.temperature for p in settings], device)
+        self.min_score = _column([p.min_p for p in settings], device).log()  # min_p 0: -inf
+        self.top_k = torch.tensor(top_k, device=device)[:, None].clamp_(max=vocabulary)
+        self.top_p = _column([p.top_p for p in settings], device, torch.float64)
+        self.draw = _column([row.rng.random() for row in rows], device, torch.float64)
 
-
-def _nucleus(
-    scores: torch.Tensor, candidates: torch.Tensor, minimum: torch.Tensor, top_p: torch.Tensor
-) -> torch.Tensor:
-    """The last score of the smallest set of best tokens that holds ``top_p`` of what is kept.
-
-    Shapes: scores (N, V), candidates (N, K) the best of them, descending, minimum and top_p (N, 1);
-    returns (N, 1).
-    """
-    kept = torch.where(scores >= minimum, scores.exp(), 0.0)
-    wanted = top_p * kept.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    cumulative = _kept_mass(candidates, minimum)
-    last = torch.searchsorted(cumulative, wanted)
-    short = (last[:, 0] >= candidates.shape[1]).nonzero()[:, 0].tolist()
-    last = last.clamp(max=candidates.shape[1] - 1)
-    result = candidates.gather(1, last)
-    if short and candidates.shape[1] < scores.shape[1]:
-        everything = scores[short].sort(dim=-1, descending=True).values
-        mass = _kept_mass(everything, minimum[short])
-        last = torch.searchsorted(mass, wanted[short]).clamp(max=scores.shape[1] - 1)
-        result[short] = everything.gather(1, last)
-    # Summed in another order, all that is kept may fall short of what is wanted by a rounding.
-    return torch.maximum(result, minimum)
-
-
-def _kept_mass(candidates: torch.Tensor, minimum: torch.Tensor) -> torch.Tensor:
-    kept = torch.where(candidates >= minimum, candidates.exp(), 0.0)
-    return kept.cumsum(dim=-1, dtype=torch.float64)
+    def __getitem__(self, index: list[int]) -> _Params:
+        part = object.__new__(_Params)
+        for name, column in vars(self).items():
+            setattr(part, name, column[index])
+        return part
 
 
 def _column(
-    values: Sequence[float], like: torch.Tensor, dtype: torch.dtype | None = None
+    values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype or like.dtype, device=like.device)[:, None]
+    return torch.tensor(values, dtype=dtype, device=device)[:, None]
+
+
+def _scores(logits: torch.Tensor, best: torch.Tensor, params: _Params) -> torch.Tensor:
+    """Tempered logits, the best of them 0: nothing overflows, and a weight is exp(score)."""
+    return (logits - best).div_(params.temperature)
+
+
+def _draw_from_all(logits: torch.Tensor, best: torch.Tensor, params: _Params) -> torch.Tensor:
+    """Shapes: logits (N, V), best (N, 1), all finite; returns (N,) ids."""
+    return _place(_scores(logits, best, params).exp_(), params.draw)
+
+
+def _draw_from_best(logits: torch.Tensor, best: torch.Tensor, params: _Params) -> torch.Tensor:
+    """As ``_draw_from_all`` with filters: looks at the candidates, and at all where they are few.
+
+    Shapes: logits (N, V), best (N, 1); returns (N,) ids.
+    """
+    width = min(CANDIDATES, logits.shape[-1])
+    values, ids = logits.topk(width, dim=-1)  # (N, K)
+    scores = _scores(values, best, params)
+    threshold = _threshold(logits, best, scores, params)
+    order = ids.argsort(dim=-1)
+    weights = torch.where(scores >= threshold, scores.exp(), 0.0).gather(1, order)
+    result = ids.gather(1, order).gather(1, _place(weights, params.draw)[:, None])[:, 0]
+    if width < logits.shape[-1]:
+        # Tokens that were no candidates may be kept too.
+        wide = (params.top_k > width) & (params.top_k < logits.shape[-1])
+        few = (wide | (threshold <= scores[:, -1:]))[:, 0].nonzero()[:, 0].tolist()
+        if few:
+            result[few] = _draw_from_sorted(_rows(logits, few), best[few], params[few])
+    return result
+
+
+def _draw_from_sorted(logits: torch.Tensor, best: torch.Tensor, params: _Params) -> torch.Tensor:
+    """As ``_draw_from_best``, but with every token a candidate."""
+    scores = _scores(logits, best, params)
+    ranked = scores.sort(dim=-1, descending=True).values
+    threshold = _threshold(logits, best, ranked, params)
+    return _place(torch.where(scores >= threshold, scores.exp(), 0.0), params.draw)
+
+
+def _threshold(
+    logits: torch.Tensor, best: torch.Tensor, ranked: torch.Tensor, params: _Params
+) -> torch.Tensor:
+    """The lowest score that each row keeps. Right where it is above the last candidate's, unless
+    ``top_k`` is wider than the candidates.
+
+    Shapes: logits (N, V), best (N, 1), ranked (N, K) scores of the candidates; returns (N, 1).
+    """
+    width = ranked.shape[-1]
+    kth = ranked.gather(1, params.top_k.clamp(max=width) - 1)
+    kth = kth.masked_fill_(params.top_k == logits.shape[-1], -torch.inf)
+    minimum = torch.maximum(params.min_score, kth)
+    kept = torch.where(ranked >= minimum, ranked.exp(), 0.0).cumsum(dim=-1, dtype=torch.float64)
+    total = kept[:, -1:].clone()
+    open_ended = ((minimum <= ranked[:, -1:]) & (params.top_p < 1))[:, 0].nonzero()[:, 0].tolist()
+    if open_ended and width < logits.shape[-1]:
+        scores = _scores(_rows(logits, open_ended), best[open_ended], params[open_ended])
+        if minimum[open_ended].isfinite().any():
+            scores.masked_fill_(scores < minimum[open_ended], -torch.inf)
+        total[open_ended] = scores.exp_().sum(dim=-1, keepdim=True, dtype=torch.float64)
+    last = torch.searchsorted(kept, params.top_p * total).clamp_(max=width - 1)
+    nucleus = torch.where(params.top_p < 1, ranked.gather(1, last), -torch.inf)
+    # Summed in another order, all that is kept may fall short of what is wanted by a rounding.
+    return torch.maximum(nucleus, minimum)
+
+
+def _place(weights: torch.Tensor, draw: torch.Tensor) -> torch.Tensor:
+    """Where each draw falls in its row's weights: never where the weight is 0.
+
+    Shapes: weights (N, W) float32, draw (N, 1) float64 in [0, 1); returns (N,) indices.
+    """
+    missing = -weights.shape[-1] % BLOCK
+    if missing:
+        weights = torch.nn.functional.pad(weights, (0, missing))
+    blocks = weights.view(len(weights), -1, BLOCK)  # (N, W / BLOCK, BLOCK)
+    sums = blocks.sum(dim=-1, dtype=torch.float64)
+    ends = torch.nn.functional.pad(sums.cumsum(dim=-1), (1, 0))
+    point = draw * ends[:, -1:]
+    block = torch.searchsorted(ends, point, right=True) - 1  # (N, 1)
+    inside = blocks.gather(1, block[..., None].expand(-1, 1, BLOCK))[:, 0]
+    cumulative = inside.cumsum(dim=-1, dtype=torch.float64)
+    # A block's sum and its cumulative sum may differ by a rounding; stay inside.
+    below_end = torch.nextafter(cumulative[:, -1:], torch.zeros_like(draw))
+    point = torch.minimum(point - ends.gather(1, block), below_end)
+    return (block * BLOCK + torch.searchsorted(cumulative, point, right=True))[:, 0]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from ds4trio.engine.sampler import GREEDY_TEMPERATURE, NUCLEUS_CANDIDATES, sample
+from ds4trio.engine.sampler import CANDIDATES, GREEDY_TEMPERATURE, sample
 from ds4trio.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -121,16 +121,48 @@ def test_follows_the_definition(data: st.DataObject, vocabulary: int, count: int
     assert sample(torch.tensor(table), rows) == expected
 
 
-@pytest.mark.parametrize("top_p", [0.1, 0.9, 0.999])
-@pytest.mark.parametrize("top_k", [0, 100, 600])
-def test_a_nucleus_wider_than_the_first_candidates(top_p: float, top_k: int) -> None:
-    values = [math.sin(i) * 2 for i in range(4 * NUCLEUS_CANDIDATES)]
-    params = SamplingParams(top_p=top_p, top_k=top_k)
+WIDE_PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.2, 1.0, 3.0]),
+    top_p=st.just(1.0) | st.floats(0.05, 0.999),
+    top_k=st.sampled_from([0, 1, 40, CANDIDATES - 1, CANDIDATES, CANDIDATES + 1, 400, 599, 900]),
+    min_p=st.just(0.0) | st.floats(0.0, 0.5),
+)
+
+
+@settings(max_examples=60)
+@given(
+    params=st.lists(WIDE_PARAMS, min_size=1, max_size=4),
+    seed=st.integers(0, 999),
+    coarse=st.booleans(),
+    spread=st.sampled_from([0.1, 1.0, 4.0]),
+)
+def test_a_vocabulary_wider_than_the_candidates(
+    params: list[SamplingParams], seed: int, coarse: bool, spread: float
+) -> None:
+    """``coarse``: rounded, so that many tokens are equal, also at the last candidate."""
+    noise = random.Random(seed)
+    table = [[noise.gauss(0, spread) for _ in range(600)] for _ in params]
+    if coarse:
+        table = [[round(x, 1) for x in logits] for logits in table]
+    rows = [Row(p, random.Random(seed)) for p in params]
+    try:
+        expected = [
+            token_by_definition(logits, Row(p, random.Random(seed)))
+            for logits, p in zip(table, params, strict=True)
+        ]
+    except TooClose:
+        reject()
+    assert sample(torch.tensor(table, dtype=torch.float32), rows) == expected
+
+
+def test_the_ends_of_a_wide_nucleus() -> None:
+    values = [math.sin(i) * 2 for i in range(4 * CANDIDATES)]
+    params = SamplingParams(top_p=0.9, top_k=600)
     weights = weights_by_definition(values, params)
-    ends = (0.0, 1 - 2**-53)
-    drawn = sample(torch.tensor([values, values]), [Row(params, Fixed(draw)) for draw in ends])
-    assert drawn == [min(weights), max(weights)]
-    assert (len(weights) > NUCLEUS_CANDIDATES) == (top_p >= 0.9 and top_k != 100)
+    assert CANDIDATES < len(weights) < 600
+    ends = [Row(params, Fixed(draw)) for draw in (0.0, 1 - 2**-53)]
+    assert sample(torch.tensor([values, values]), ends) == [min(weights), max(weights)]
 
 
 @pytest.mark.parametrize(
