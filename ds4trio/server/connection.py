@@ -173,6 +173,8 @@ class _Connection:
             if self._lingered_bytes > self._limits.linger_bytes:
                 self._stop()
             return
+        if self._cycle is not None and self._cycle.refused is not None:
+            return
         if self._phase is _Phase.IDLE:
             # An empty line before a request is not an error (RFC 9112, 2.2).
             data = data.lstrip(b"\r\n")
@@ -217,8 +219,6 @@ class _Connection:
         for turn in count(1):
             if self._phase not in (_Phase.HEAD, _Phase.EXCHANGE):
                 return
-            if self._cycle is not None and self._cycle.refused is not None:
-                return
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
@@ -257,6 +257,7 @@ class _Connection:
         if cycle.started and not cycle.complete:
             self._transport.lose("closed")
         else:
+            self._start_grace(cycle)
             cycle.refuse(status)
 
     # The request
@@ -342,9 +343,13 @@ class _Connection:
 
     def _on_lost(self) -> None:
         self._stop()
-        if self._cycle is not None and not self._cycle.complete:
-            self._running.deadline = trio.current_time() + self._limits.disconnect_grace_s
+        if self._cycle is not None:
+            self._start_grace(self._cycle)
             self._cycle.wake()
+
+    def _start_grace(self, cycle: RequestCycle) -> None:
+        if not cycle.complete:
+            self._running.deadline = trio.current_time() + self._limits.disconnect_grace_s
 
     def _looks_complete_but_is_not(self) -> bool:
         cycle = self._cycle

@@ -91,7 +91,7 @@ class _TCPServer:
     """Called like hypercorn's class of that name: once per connection, and the result awaited."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         #: One worker context lives as long as its server.
         self._servers: dict[int, tuple[WorkerContext, HttpServer]] = {}
 
@@ -113,7 +113,7 @@ class _TCPServer:
             raise ConfigError("ds4trio's connection serves ASGI applications only")
         return HttpServer(
             cast("Application", app.app),
-            limits=self._limits,
+            limits=self.limits,
             state=state,
             draining=context.terminated,
         )

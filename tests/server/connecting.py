@@ -7,19 +7,20 @@ import socket
 import struct
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import h11
 import trio
 import trio.testing
 
-from ds4trio.server.connection import ConnectionLimits, ConnectionLost, HttpServer, serve_connection
+from ds4trio.server.connection import ConnectionLimits, ConnectionLost, serve_connection
+from ds4trio.server.http_server import HttpServer
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from ds4trio.server.connection import Application
+    from ds4trio.server.asgi_types import Application
 
 Receive = Any
 Send = Any
@@ -199,15 +200,16 @@ async def read_body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         assert message["type"] == "http.request", message
-        body += message["body"]
+        body += bytes(message["body"])
         if not message["more_body"]:
             return body
 
 
-async def respond(send: Send, body: bytes = b"", status: int = 200, **headers: str) -> None:
+async def respond(
+    send: Send, body: bytes = b"", status: int = 200, *headers: tuple[bytes, bytes]
+) -> None:
     """A whole response with its length."""
-    fields = [(name.encode(), value.encode()) for name, value in headers.items()]
-    fields.append((b"content-length", b"%d" % len(body)))
+    fields = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})
 
@@ -224,6 +226,13 @@ async def chunk(send: Send, data: bytes) -> None:
 
 async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
     await respond(send, await read_body(receive))
+
+
+async def chunks(send: Send, data: bytes) -> NoReturn:
+    """Until ``send`` raises."""
+    while True:
+        await chunk(send, data)
+        await trio.lowlevel.checkpoint()
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import h11
 import pytest
@@ -13,6 +14,7 @@ from connecting import (
     Scope,
     Send,
     chunk,
+    chunks,
     echo,
     in_memory,
     post,
@@ -165,8 +167,8 @@ async def test_http_1_0_is_answered_without_chunks_and_closed() -> None:
 @pytest.mark.parametrize("asker", ["client", "application"])
 async def test_connection_close(asker: str) -> None:
     async def app(_scope: Scope, receive: Receive, send: Send) -> None:
-        extra = {"connection": "close"} if asker == "application" else {}
-        await respond(send, b"x", **extra)
+        extra = [(b"connection", b"close")] if asker == "application" else []
+        await respond(send, b"x", 200, *extra)
 
     extra = b"Connection: close\r\n" if asker == "client" else b""
     async with in_memory(app) as client:
@@ -348,8 +350,7 @@ async def test_a_bad_chunk_behind_a_started_response_ends_it() -> None:
     async def app(_scope: Scope, receive: Receive, send: Send) -> None:
         await start_stream(send)
         with pytest.raises(OSError, match="gone"):
-            while True:
-                await chunk(send, b"x")
+            await chunks(send, b"x")
         seen.append("over")
 
     async with running(app) as server:
@@ -392,8 +393,8 @@ async def test_the_head_waits_for_the_first_body_message() -> None:
 
 @pytest.mark.parametrize("wrong", ["no start", "two starts", "after the end", "nonsense"])
 async def test_messages_that_are_not_due(wrong: str) -> None:
-    start = {"type": "http.response.start", "status": 200, "headers": []}
-    body = {"type": "http.response.body"}
+    start: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
+    body: dict[str, Any] = {"type": "http.response.body"}
     messages = {
         "no start": [body],
         "two starts": [start, start],
@@ -417,7 +418,11 @@ async def test_messages_that_are_not_due(wrong: str) -> None:
 
 async def test_a_response_longer_than_it_said_is_the_applications_error() -> None:
     async def app(_scope: Scope, receive: Receive, send: Send) -> None:
-        head = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]}
+        head = {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-length", b"1")],
+        }
         await send(head)
         with pytest.raises(h11.LocalProtocolError):
             await send({"type": "http.response.body", "body": b"12"})

@@ -19,6 +19,7 @@ from connecting import (
     Scope,
     Send,
     chunk,
+    chunks,
     in_memory,
     post,
     respond,
@@ -144,9 +145,7 @@ async def test_leaving_behind_a_body_that_nobody_reads(
         await start_stream(send)
         began.set()
         with pytest.raises(ConnectionLost) as error:
-            while True:
-                await chunk(send, b"x")
-                await trio.sleep(0.001)
+            await chunks(send, b"x")
         caught.append(error.value)
 
     for _ in range(3):
@@ -235,6 +234,16 @@ async def test_an_application_that_does_not_leave_is_cancelled(
         await client.send(GET)
         await trio.testing.wait_all_tasks_blocked()
     assert times[1] - times[0] == 5
+
+
+async def test_an_application_that_ignores_a_broken_body_is_cancelled(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with in_memory(silent, ConnectionLimits(disconnect_grace_s=5)) as client:
+        await client.send(CHUNKED + b"not a size\r\n")
+        await client.send(bytes(200_000))
+        assert (await client.answer()).status == 400
+        assert trio.current_time() == 5
 
 
 # half_close = respond
@@ -339,9 +348,7 @@ async def bare_rst(secure: Client, plain: Client) -> None:
     await plain.rst()
 
 
-@pytest.mark.parametrize(
-    "leave", [close_notify, bare_fin, bare_rst], ids=lambda way: way.__name__
-)
+@pytest.mark.parametrize("leave", [close_notify, bare_fin, bare_rst], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.__name__)
 async def test_leaving_over_tls(
     phase: Callable[[Scope, Receive, Send], Awaitable[None]],

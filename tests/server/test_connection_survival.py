@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,6 +32,7 @@ from hypothesis import strategies as st
 from ds4trio.server.connection import ConnectionLimits, serve_connection
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 ERRORS = [
@@ -227,21 +227,21 @@ def test_any_bytes_get_answers_or_an_end(wire: list[bytes], cuts: random.Random)
     data = b"".join(wire)
 
     async def main() -> None:
-        async with in_memory(echo, ConnectionLimits(header_bytes=2000, linger_s=1)) as client:
-            async with trio.open_nursery() as nursery:
+        limits = ConnectionLimits(header_bytes=2000, linger_s=1)
+        async with in_memory(echo, limits) as client, trio.open_nursery() as nursery:
 
-                async def talk() -> None:
-                    at = 0
-                    with suppress(trio.BrokenResourceError):
-                        while at < len(data):
-                            step = cuts.randint(1, 200)
-                            await client.send(data[at : at + step])
-                            at += step
-                        await client.half_close()
+            async def talk() -> None:
+                at = 0
+                with suppress(trio.BrokenResourceError):
+                    while at < len(data):
+                        step = cuts.randint(1, 200)
+                        await client.send(data[at : at + step])
+                        at += step
+                    await client.half_close()
 
-                nursery.start_soon(talk)
-                wire = await client.rest()
-                assert wire == b"" or wire.startswith(b"HTTP/1.1 ")
+            nursery.start_soon(talk)
+            wire = await client.rest()
+            assert wire == b"" or wire.startswith(b"HTTP/1.1 ")
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -333,9 +333,7 @@ def test_cancelled_at_every_checkpoint(
         return instrument.left > 0
 
     step = 1
-    while not trio.run(
-        cancelled_at, step, clock=trio.testing.MockClock(autojump_threshold=0.001)
-    ):
+    while not trio.run(cancelled_at, step, clock=trio.testing.MockClock(autojump_threshold=0.001)):
         step += 1
     assert step > 20
     assert [r for r in caplog.records if r.levelno > logging.INFO] == []
