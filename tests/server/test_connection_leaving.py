@@ -177,6 +177,28 @@ async def test_receive_tells_of_the_end_before_the_body_that_is_left() -> None:
     assert seen == [{"type": "http.disconnect", "reason": "closed"}] * 2 * TIMES
 
 
+async def test_a_blocked_write_is_told_of_the_end() -> None:
+    """Without anybody in ``receive``, and though the kernel still says no."""
+    caught: list[OSError] = []
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        await start_stream(send)
+        with pytest.raises(ConnectionLost) as error:
+            await chunks(send, bytes(1 << 20))
+        caught.append(error.value)
+
+    for _ in range(TIMES):
+        async with running(app) as server:
+            client = await server.connect(receive_buffer_bytes=4096)
+            await client.send(GET)
+            await client.until(b"\r\n\r\n")
+            await trio.testing.wait_all_tasks_blocked()
+            await client.half_close()
+            await server.all_ended()
+            await client.fin()
+    assert len(caught) == TIMES
+
+
 async def test_send_raises_for_ever_after_the_end() -> None:
     caught: list[bool] = []
 
