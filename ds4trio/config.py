@@ -58,6 +58,12 @@ class Settings:
     client_stall_timeout_s: float = _setting(
         30.0, "seconds a client may read nothing before it is cut off", minimum=0
     )
+    half_close: Literal["cancel", "respond"] = _setting(
+        "cancel", "what a client means that closes its sending side: it has left, or it still reads"
+    )
+    max_connections: int = _setting(
+        1000, "client connections at once; more are answered 503", minimum=1
+    )
     drain_timeout_s: float = _setting(
         10.0, "seconds that running requests are given when the server is stopped", minimum=0
     )

@@ -76,7 +76,11 @@ def make_state(settings: Settings) -> ServerState:
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
     """The connection's bounds, as far as they can be set."""
-    return ConnectionLimits(write_stall_s=settings.client_stall_timeout_s)
+    return ConnectionLimits(
+        max_connections=settings.max_connections,
+        write_stall_s=settings.client_stall_timeout_s,
+        half_close=settings.half_close,
+    )
 
 
 async def stop_on_signal(state: ServerState) -> None:
