@@ -139,16 +139,14 @@ class ResponsesWriter:
         for item in self._items:
             if item.status == "in_progress":
                 item.status = "incomplete"
-        code = _code(error)
-        message = _message(error)
         if isinstance(error, RequestCancelledError):
             self.status = "cancelled"
         else:
             self.status = "failed"
-            self._error = {"code": code, "message": message}
-        param = error.param if isinstance(error, RequestError) else None
-        told = {"code": code, "message": message, "param": param}
-        return [self._word("error", told), self._lifecycle("failed")]
+            self._error = {"code": _code(error), "message": _message(error)}
+        told = error_word(error, self._sequence)
+        self._sequence += 1
+        return [told, self._lifecycle("failed")]
 
     def whole(self, events: Sequence[GenerationEvent]) -> bytes:
         self.feed(events)
@@ -240,6 +238,18 @@ class ResponsesWriter:
             "usage": None if self._usage is None else _usage(self._usage),
             **self._frame.echo,
         }
+
+
+def error_word(error: Ds4TrioError, sequence_number: int) -> WireEvent:
+    """What is said of an error in a stream, by itself."""
+    body = {
+        "type": "error",
+        "sequence_number": sequence_number,
+        "code": _code(error),
+        "message": _message(error),
+        "param": error.param if isinstance(error, RequestError) else None,
+    }
+    return WireEvent(encode_json(body), "error")
 
 
 def _usage(usage: Usage) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 from uuid import uuid4
 
 import trio
@@ -18,6 +19,7 @@ from ds4trio.errors import (
     RequestError,
     UnsupportedMediaTypeError,
 )
+from ds4trio.protocols.openai_responses_list import item_list, whole_number
 from ds4trio.protocols.table import PROTOCOLS, render_error
 from ds4trio.server import status
 from ds4trio.server.exchange import Exchange, respond, retry_after, send_lifespan
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from ds4trio.config import Settings
     from ds4trio.protocols.wire import WireProtocol
-    from ds4trio.server.exchange import Receive, Send
+    from ds4trio.server.exchange import Receive, Send, Work
     from ds4trio.server.state import ServerState
     from ds4trio.service import Service
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 #: What a client may choose as its request's id, so that it can stand in logs and paths.
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CANCEL_PATH = re.compile(r"/v1/requests/([^/]+)/cancel")
+RESPONSES_PATH = "/v1/responses"
+RESPONSE_PATH = re.compile(RESPONSES_PATH + r"/([^/]+)(?:/(input_items|cancel))?")
 JSON = b"application/json"
 #: Where the lifespan leaves the `ServerState` for the requests.
 STATE_KEY = "ds4trio"
@@ -51,8 +55,9 @@ class Request:
 
     def __init__(self, scope: Scope) -> None:
         self.method: str = scope["method"]
-        # A trailing slash is forgiven; the query string means nothing to any route.
+        # A trailing slash is forgiven.
         self.path: str = scope["path"].rstrip("/") or "/"
+        self.query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         # A repeated header counts once: the last one wins.
         self.headers: dict[bytes, bytes] = {name.lower(): value for name, value in scope["headers"]}
         client = scope.get("client")
@@ -89,6 +94,8 @@ class Routes:
             key = self._authenticate(request)
             if protocol is not None:
                 await self._generate(protocol, request, receive, send, key)
+            elif about := RESPONSE_PATH.fullmatch(request.path):
+                await self._about_response(about[1], about[2], request, receive, send, key)
             else:
                 await self._answer(request, send, key)
         except Ds4TrioError as error:
@@ -117,12 +124,60 @@ class Routes:
         if request.method != "POST":
             raise MethodNotAllowedError(f"{request.path} takes POST only.")
         _check_body_kind(request)
+        await self._exchange(protocol, request, receive, send, key).run()
+
+    def _exchange(
+        self,
+        protocol: WireProtocol,
+        request: Request,
+        receive: Receive,
+        send: Send,
+        key: str | None,
+        work: Work | None = None,
+    ) -> Exchange:
         timeout_s = request.timeout_s(self._state.settings.request_timeout_s)
         record = RequestRecord(request.id, protocol.name, request.client)
-        exchange = Exchange(
-            self._state, protocol, record, receive, send, key=key, timeout_s=timeout_s
+        return Exchange(
+            self._state, protocol, record, receive, send, key=key, timeout_s=timeout_s, work=work
         )
-        await exchange.run()
+
+    async def _about_response(
+        self,
+        response_id: str,
+        part: str | None,
+        request: Request,
+        receive: Receive,
+        send: Send,
+        key: str | None,
+    ) -> None:
+        """What can be asked about an answer of the Responses API. Raises: RequestError."""
+        responses, owner = self._state.responses, self._state.owner(key)
+        match request.method, part:
+            case "GET", None if request.query.get("stream") == "true":
+                after = whole_number(request.query, "starting_after", -1)
+                following = responses.follow(response_id, owner, after)
+                protocol = PROTOCOLS[RESPONSES_PATH]
+                await self._exchange(
+                    protocol,
+                    request,
+                    receive,
+                    send,
+                    key,
+                    lambda exchange: exchange.speak(following),
+                ).run()
+                return
+            case "GET", None:
+                body = await responses.body(response_id, owner)
+            case "GET", "input_items":
+                body = item_list(responses.items(response_id, owner), request.query)
+            case "POST", "cancel":
+                body = await responses.cancel(response_id, owner)
+            case "DELETE", None:
+                await responses.delete(response_id, owner)
+                body = b'{"id":"%b","object":"response","deleted":true}' % response_id.encode()
+            case _:
+                raise MethodNotAllowedError(f"{request.path} does not take {request.method}.")
+        await respond(send, 200, body, JSON, _id_header(request))
 
     async def _answer(self, request: Request, send: Send, key: str | None) -> None:
         if cancel := CANCEL_PATH.fullmatch(request.path):
@@ -202,7 +257,12 @@ class App:
             nursery.start_soon(state.drain)
             if self._beside is not None:
                 nursery.start_soon(self._beside, state)
-            await receive()
+            async with trio.open_nursery() as jobs:
+                # Background answers: they end, or are ended by the draining, before the engine is.
+                state.responses.jobs = jobs
+                await receive()
+                state.stopping.set()
+            state.responses.jobs = None
             nursery.cancel_scope.cancel()
         await send_lifespan(send, "shutdown.complete")
 

@@ -28,23 +28,26 @@ from ds4trio.errors import (
     RequestCancelledError,
     UnavailableError,
 )
-from ds4trio.events import Finished
 from ds4trio.server import sse
 from ds4trio.server.connection import ConnectionStalled
 from ds4trio.server.record import Outcome, Phase, RequestRecord
+from ds4trio.server.words import Spoken, is_end
 from ds4trio.threads import run_off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ds4trio.events import GenerationEvent
-    from ds4trio.protocols.wire import ParsedRequest, ResponseWriter, WireProtocol
+    from ds4trio.protocols.wire import ParsedRequest, WireEvent, WireProtocol
+    from ds4trio.server.responses import Remembered
     from ds4trio.server.state import ServerState
+    from ds4trio.server.words import Words
     from ds4trio.service import Reply, Service
 
 Receive: TypeAlias = "Callable[[], Awaitable[dict[str, Any]]]"
 Send: TypeAlias = "Callable[[dict[str, Any]], Awaitable[None]]"
 Headers: TypeAlias = "list[tuple[bytes, bytes]]"
+Work: TypeAlias = "Callable[[Exchange], Awaitable[None]]"
 
 #: A body larger than this is parsed off the event loop (a guess: about a millisecond of JSON).
 PARSE_INLINE_BYTES = 64 * 1024
@@ -81,7 +84,11 @@ async def send_lifespan(send: Send, event: str, message: str = "") -> None:
 
 
 class Exchange:
-    """One generation request, from its body to its last byte."""
+    """One generation request, from its body to its last byte.
+
+    ``work`` is what it does with its life instead, if not `answer`: called once, in the scope that
+    everything ends with.
+    """
 
     def __init__(
         self,
@@ -93,12 +100,16 @@ class Exchange:
         *,
         key: str | None,
         timeout_s: float | None,
+        work: Work | None = None,
     ) -> None:
         self.record = record
+        self.protocol = protocol
         self.key = key
+        self.timeout_s = timeout_s
         self.ended = trio.Event()
+        #: The answer, if it is to be kept beyond this request.
+        self.remembered: Remembered | None = None
         self._state = state
-        self._protocol = protocol
         self._receive = receive
         self._send = send
         self._scope = trio.CancelScope()
@@ -106,13 +117,19 @@ class Exchange:
             self._scope.deadline = trio.current_time() + timeout_s
         self._body = bytearray()
         self._body_arrived = trio.Event()
+        self._work = work or Exchange.answer
         self._reply: Reply | None = None
-        self._writer: ResponseWriter | None = None
+        self._words: Words | None = None
         self._error: Ds4TrioError | None = None
         self._started = False
         self._writing = False
         self._finishing = False
         self._next_heartbeat = 0.0
+
+    @property
+    def owner(self) -> str | None:
+        """Whose answers it may see, for as long as answers are kept."""
+        return self._state.owner(self.key)
 
     def end(self, outcome: Outcome, detail: str | None = None) -> None:
         """End this request now. Only the first call (or the natural end) counts."""
@@ -143,6 +160,8 @@ class Exchange:
         finally:
             del self._state.live[self.record.request_id]
             self._close_record()
+            if self.remembered is not None:
+                self._state.responses.settle(self.remembered, self.record.outcome, self._error)
             self.ended.set()
 
     # --- the client's side ---
@@ -177,18 +196,7 @@ class Exchange:
 
     async def _serve(self) -> None:
         try:
-            parsed = await self._parse(await self._read_body())
-            self.record.stream = parsed.stream
-            self.record.phase = Phase.TOKENIZE
-            service = self._state.ready_service()
-            self._check_model(parsed, service)
-            async with service.generate(parsed.generation) as self._reply:
-                if parsed.stream:
-                    await self._stream(self._reply, parsed.writer)
-                else:
-                    events = await self._gather(self._reply)
-            if not parsed.stream:
-                await self._write_whole(parsed.writer.whole(events))
+            await self._work(self)
             self._decide(Outcome.COMPLETED)
         except EngineFailed as error:
             self._error = error
@@ -201,6 +209,57 @@ class Exchange:
             self._error = Ds4TrioError("Internal server error.")
             self._decide(Outcome.FAILED, "internal error")
 
+    async def answer(self) -> None:
+        """Read what is asked, and answer it, or have it answered in the background."""
+        parsed = await self._parse(await self._read_body())
+        self.record.stream = parsed.stream
+        self.record.phase = Phase.TOKENIZE
+        self._check_model(parsed, self._state.ready_service())
+        asked, responses = parsed.continuation, self._state.responses
+        if asked is not None:
+            parsed = await responses.resume(parsed, asked, self.owner)
+            if asked.background:
+                live = responses.start(self._state, parsed, self)
+                if parsed.stream:
+                    await self.speak(responses.follow(live.id, self.owner))
+                else:
+                    await self._write_whole(live.answer.response())
+                return
+            if asked.store:
+                self.remembered = responses.begin(parsed, self.owner)
+        await self.generate(parsed)
+
+    async def generate(self, parsed: ParsedRequest) -> None:
+        """The engine's answer to a request, in its protocol's words."""
+        service = self._state.ready_service()
+        async with service.generate(parsed.generation) as self._reply:
+            if parsed.stream:
+                spoken = Spoken(self._reply, parsed.writer, self._note)
+                await self.speak(spoken, parsed.writer.start())
+            else:
+                events = await self._gather(self._reply)
+        if not parsed.stream:
+            await self._write_whole(parsed.writer.whole(events))
+
+    async def speak(self, words: Words, opening: Sequence[WireEvent] = ()) -> None:
+        """A stream, from its head to its last word."""
+        self._words = words
+        await self._start(200, SSE_HEADERS)
+        if opening:
+            await self._write(sse.encode(opening))
+        finished = False
+        while not finished:
+            with trio.CancelScope(deadline=self._next_heartbeat) as silence:
+                said, finished = await words.more()
+            if silence.cancelled_caught:
+                await self._write(sse.heartbeat(words.heartbeat()))
+                continue
+            if finished:
+                self.record.phase = Phase.WRITE
+            data = sse.encode(said)
+            if data or finished:
+                await self._write(data, last=finished)
+
     def _check_model(self, parsed: ParsedRequest, service: Service) -> None:
         asked = parsed.generation.model
         if self._state.settings.strict_model_name and asked not in (None, service.name):
@@ -211,35 +270,17 @@ class Exchange:
     async def _parse(self, body: bytes) -> ParsedRequest:
         service = self._state.ready_service()
         if len(body) > PARSE_INLINE_BYTES:
-            return await run_off_loop(self._protocol.parse, body, service.name)
-        return self._protocol.parse(body, service.name)
+            return await run_off_loop(self.protocol.parse, body, service.name)
+        return self.protocol.parse(body, service.name)
 
     async def _gather(self, reply: Reply) -> list[GenerationEvent]:
         events: list[GenerationEvent] = []
-        while not (events and isinstance(events[-1], Finished)):
+        while not is_end(events):
             batch = await reply.receive()
             self._note(reply)
             events += batch
         self.record.phase = Phase.WRITE
         return events
-
-    async def _stream(self, reply: Reply, writer: ResponseWriter) -> None:
-        self._writer = writer
-        await self._start(200, SSE_HEADERS)
-        await self._write(sse.encode(writer.start()))
-        finished = False
-        while not finished:
-            with trio.CancelScope(deadline=self._next_heartbeat) as silence:
-                events = await reply.receive()
-            if silence.cancelled_caught:
-                await self._write(sse.heartbeat(writer.heartbeat()))
-                continue
-            self._note(reply)
-            finished = isinstance(events[-1], Finished)
-            if finished:
-                self.record.phase = Phase.WRITE
-            if data := sse.encode(writer.feed(events)):
-                await self._write(data, last=finished)
 
     def _note(self, reply: Reply) -> None:
         """Keep the record's times true."""
@@ -295,12 +336,12 @@ class Exchange:
         # An interrupted write leaves the response in an unknown state: the connection is cut.
         if outcome in (Outcome.COMPLETED, Outcome.CLIENT_GONE, Outcome.STALLED) or self._writing:
             return
-        error = self._error or _error_for(outcome)
+        error = self._error or error_for(outcome)
         if not self._started:
-            body = self._protocol.render_error(error)
+            body = self.protocol.render_error(error)
             await self._write_whole(body, error.status, retry_after(error))
-        elif self._writer is not None:
-            await self._write(sse.encode(self._writer.fail(error)), last=True)
+        elif self._words is not None:
+            await self._write(sse.encode(self._words.fail(error)), last=True)
 
     def _decide(self, outcome: Outcome, detail: str | None = None) -> None:
         record = self.record
@@ -330,7 +371,8 @@ def retry_after(error: Ds4TrioError) -> Headers:
     return [] if error.retry_after_s is None else [(b"retry-after", b"%d" % error.retry_after_s)]
 
 
-def _error_for(outcome: Outcome | None) -> Ds4TrioError:
+def error_for(outcome: Outcome | None) -> Ds4TrioError:
+    """What to say of a request that something other than an error has ended."""
     match outcome:
         case Outcome.DEADLINE:
             return DeadlineExceededError("The request's deadline has passed.")

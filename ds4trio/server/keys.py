@@ -58,6 +58,11 @@ class ApiKeys:
                 return f"key-{found + 1}"
         return None
 
+    def owner(self, name: str) -> str:
+        """A key (``key-1``) by something that stays when the file's lines change places: its
+        SHA-256."""
+        return self._digests[int(name.removeprefix("key-")) - 1].hex()
+
     def _index(self, key: bytes) -> int | None:
         """Takes as long whichever key it is, or none."""
         digest = _digest(key)

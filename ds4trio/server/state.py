@@ -11,6 +11,7 @@ import trio
 from ds4trio.errors import ConflictError, NotFoundError, UnavailableError
 from ds4trio.logs import log_request
 from ds4trio.server.record import Outcome
+from ds4trio.server.responses import Responses
 
 if TYPE_CHECKING:
     from ds4trio.config import Settings
@@ -29,6 +30,7 @@ class ServerState:
     settings: Settings
     metrics: Metrics
     keys: ApiKeys | None
+    responses: Responses = field(default_factory=Responses)
     service: Service | None = None
     failure: Ds4TrioError | None = None
     #: Set once, to stop the server: from then on it drains.
@@ -49,6 +51,10 @@ class ServerState:
         if self.service is None:
             raise self.failure or UnavailableError("The model is still loading.")
         return self.service
+
+    def owner(self, key: str | None) -> str | None:
+        """The key's lasting name; None where no key is needed."""
+        return None if key is None or self.keys is None else self.keys.owner(key)
 
     def enter(self, exchange: Exchange) -> None:
         """Raises: ConflictError if a request with the same id is alive."""
