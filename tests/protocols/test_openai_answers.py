@@ -1,47 +1,44 @@
-"""Answers of OpenAI's endpoints, as the official ``openai`` package reads them."""
+"""Answers of OpenAI's endpoints: their exact shapes, their errors."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from pydantic import BaseModel
+from asking import CHAT, COMPLETIONS, HELLO, each_openai, parse
+from playing import Refusal, Server, openai_client
 
 from ds4trio import errors
-from ds4trio.events import Finished, PromptProgress, TextDelta, Usage
+from ds4trio.events import (
+    Finished,
+    PromptProgress,
+    TextDelta,
+    ThinkingDelta,
+    TokenLogprob,
+    ToolArgumentsDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    Usage,
+)
 from ds4trio.protocols.openai_chat import OpenAIChat
 from ds4trio.protocols.openai_completions import OpenAICompletions
-from ds4trio.protocols.table import PROTOCOLS, render_error
-from ds4trio.server import sse
+from ds4trio.protocols.table import render_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from openai.types import CompletionUsage
-
-    from ds4trio.errors import Ds4TrioError
     from ds4trio.events import GenerationEvent
-    from ds4trio.protocols.wire import ResponseWriter, WireEvent, WireProtocol
+    from ds4trio.protocols.wire import WireProtocol
 
-CHAT = OpenAIChat(new_id=lambda: "0123abcd", now=lambda: 1_700_000_000.9)
-COMPLETIONS = OpenAICompletions(new_id=lambda: "0123abcd", now=lambda: 1_700_000_000.9)
-BODY: dict[str, dict[str, Any]] = {
-    CHAT.path: {"messages": [{"role": "user", "content": "Hello"}]},
-    COMPLETIONS.path: {"prompt": "Hello"},
-}
-USAGE = Usage(prompt_tokens=9, generated_tokens=2, cached_prompt_tokens=4)
+USAGE = Usage(prompt_tokens=9, generated_tokens=2, cached_prompt_tokens=4, thinking_tokens=1)
 USAGE_JSON = {
     "prompt_tokens": 9,
     "completion_tokens": 2,
     "total_tokens": 11,
     "prompt_tokens_details": {"cached_tokens": 4},
+    "completion_tokens_details": {"reasoning_tokens": 1},
 }
 EVENTS: list[GenerationEvent] = [
     PromptProgress(0, 9),
@@ -50,92 +47,62 @@ EVENTS: list[GenerationEvent] = [
     TextDelta(' "there"\n'),
     Finished("stop", USAGE),
 ]
-
-each_protocol = pytest.mark.parametrize("protocol", [CHAT, COMPLETIONS], ids=lambda p: p.name)
-
-counts = st.integers(0, 10**6)
-answers = st.builds(
-    lambda texts, reason, usage: [*texts, Finished(reason, usage)],
-    st.lists(
-        st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(TextDelta)
-        | st.builds(PromptProgress, counts, counts)
-    ),
-    st.sampled_from(["stop", "length"]),
-    st.builds(Usage, counts, counts, counts),
-)
-
-
-def writer(protocol: WireProtocol, **fields: object) -> ResponseWriter:
-    return protocol.parse(json.dumps(BODY[protocol.path] | fields).encode(), "served").writer
+CALLS: list[GenerationEvent] = [
+    ThinkingDelta("Hm"),
+    ThinkingDelta("."),
+    ToolCallStarted(0, "call_a", "get_weather"),
+    ToolArgumentsDelta(0, '{"city":'),
+    ToolArgumentsDelta(0, '"Rome"}'),
+    ToolCallEnded(0),
+    ToolCallStarted(1, "call_b", "apply_patch"),
+    ToolArgumentsDelta(1, "*** Begin"),
+    ToolCallEnded(1),
+    Finished("tool_calls", USAGE),
+]
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather"}},
+    {"type": "custom", "custom": {"name": "apply_patch"}},
+]
+TWO: list[GenerationEvent] = [
+    TextDelta("a", 1),
+    TextDelta("b", 0),
+    Finished("stop", USAGE, choice=1, remaining=1),
+    TextDelta("c", 0),
+    Finished("length", USAGE, choice=0, remaining=0),
+]
 
 
 def streamed(
     protocol: WireProtocol, events: Sequence[GenerationEvent], **fields: object
 ) -> list[dict[str, Any]]:
     """The chunks of a stream, without the ``[DONE]`` that must end it."""
-    w = writer(protocol, **fields)
+    w = parse(protocol, **fields).writer
     chunks = [event.data for event in [*w.start(), *w.feed(events)]]
     assert chunks.pop() == b"[DONE]"
     return [json.loads(chunk) for chunk in chunks]
 
 
-class Server(httpx.BaseTransport):
-    """Answers every request with the same events, without a network."""
-
-    def __init__(
-        self, events: Iterable[GenerationEvent], *, last: Ds4TrioError | None = None
-    ) -> None:
-        self.batches = [[event] for event in events]
-        self.last = last
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        protocol = PROTOCOLS[request.url.path]
-        parsed = protocol.parse(request.read(), "served")
-        if not parsed.stream:
-            body = parsed.writer.whole([event for batch in self.batches for event in batch])
-            return httpx.Response(200, headers={"content-type": "application/json"}, content=body)
-        return httpx.Response(
-            200,
-            headers={"content-type": "text/event-stream"},
-            content=b"".join(self._stream(parsed.writer)),
-        )
-
-    def _stream(self, w: ResponseWriter) -> Iterable[bytes]:
-        yield sse.encode(w.start())
-        for batch in self.batches:
-            yield sse.heartbeat(w.heartbeat())
-            yield sse.encode(w.feed(batch))
-        if self.last is not None:
-            yield sse.encode(w.fail(self.last))
+def whole(
+    protocol: WireProtocol, events: Sequence[GenerationEvent], **fields: object
+) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(parse(protocol, **fields).writer.whole(events))
+    return answer
 
 
-def client(transport: httpx.BaseTransport) -> openai.OpenAI:
-    http = httpx.Client(transport=transport)
-    # The package takes httpx's client too, but declares only its own.
-    return openai.OpenAI(
-        api_key="k", base_url="http://test/v1", http_client=cast("Any", http), max_retries=0
-    )
-
-
-def assert_exactly(model: BaseModel, sent: object) -> None:
-    """Every field that was sent is one that the official type knows."""
-    assert model.model_dump(mode="json", exclude_unset=True) == sent
-    assert not list(unknown(model))
-
-
-def unknown(model: BaseModel) -> Iterable[str]:
-    yield from model.model_extra or ()
-    for value in dict(model).values():
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, BaseModel):
-                yield from unknown(item)
+def choices(chunks: list[dict[str, Any]]) -> list[tuple[int, Any, str | None]]:
+    """What each chunk says: of which choice, what, and the end of it."""
+    return [
+        (c["index"], c["delta"] if "delta" in c else c["text"], c["finish_reason"])
+        for chunk in chunks
+        for c in chunk["choices"]
+    ]
 
 
 # --- exact shapes ---
 
 
 def test_a_whole_chat_answer() -> None:
-    assert json.loads(writer(CHAT, model="mine").whole(EVENTS)) == {
+    assert whole(CHAT, EVENTS, model="mine") == {
         "id": "chatcmpl-0123abcd",
         "object": "chat.completion",
         "created": 1_700_000_000,
@@ -153,7 +120,7 @@ def test_a_whole_chat_answer() -> None:
 
 
 def test_a_whole_completion() -> None:
-    assert json.loads(writer(COMPLETIONS).whole(EVENTS)) == {
+    assert whole(COMPLETIONS, EVENTS) == {
         "id": "cmpl-0123abcd",
         "object": "text_completion",
         "created": 1_700_000_000,
@@ -192,7 +159,160 @@ def test_the_chunks_of_a_completion() -> None:
     ]
 
 
-@each_protocol
+def test_a_whole_answer_with_thinking_and_calls_of_both_kinds() -> None:
+    (choice,) = whole(CHAT, CALLS, tools=TOOLS)["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "reasoning_content": "Hm.",
+        "tool_calls": [
+            {
+                "id": "call_a",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'},
+            },
+            {
+                "id": "call_b",
+                "type": "custom",
+                "custom": {"name": "apply_patch", "input": "*** Begin"},
+            },
+        ],
+    }
+
+
+def test_the_chunks_of_thinking_and_calls() -> None:
+    _, *chunks = choices(streamed(CHAT, CALLS, tools=TOOLS))
+    function = {"name": "get_weather", "arguments": ""}
+    custom = {"name": "apply_patch", "input": ""}
+    first = {"index": 0, "id": "call_a", "type": "function", "function": function}
+    second = {"index": 1, "id": "call_b", "type": "custom", "custom": custom}
+    assert [delta for _, delta, _ in chunks] == [
+        {"reasoning_content": "Hm"},
+        {"reasoning_content": "."},
+        {"tool_calls": [first]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '"Rome"}'}}]},
+        {"tool_calls": [second]},
+        {"tool_calls": [{"index": 1, "custom": {"input": "*** Begin"}}]},
+        {},
+    ]
+
+
+def test_several_chat_answers_end_one_by_one_and_the_stream_with_the_last() -> None:
+    role = {"role": "assistant", "content": "", "refusal": None}
+    assert choices(streamed(CHAT, TWO, n=2)) == [
+        (0, role, None),
+        (1, role, None),
+        (1, {"content": "a"}, None),
+        (0, {"content": "b"}, None),
+        (1, {}, "stop"),
+        (0, {"content": "c"}, None),
+        (0, {}, "length"),
+    ]
+    assert [
+        (c["index"], c["message"]["content"], c["finish_reason"])
+        for c in whole(CHAT, TWO, n=2)["choices"]
+    ] == [(0, "bc", "length"), (1, "a", "stop")]
+
+
+def test_several_completions() -> None:
+    assert choices(streamed(COMPLETIONS, TWO, prompt=["x", "y"])) == [
+        (1, "a", None),
+        (0, "b", None),
+        (1, "", "stop"),
+        (0, "c", None),
+        (0, "", "length"),
+    ]
+    answer = whole(COMPLETIONS, TWO, n=2)
+    assert choices([answer]) == [(0, "bc", "length"), (1, "a", "stop")]
+    assert answer["usage"] == USAGE_JSON
+
+
+def test_a_heartbeat_is_of_a_chat_answer_that_still_runs() -> None:
+    w = parse(CHAT, n=2).writer
+    beat = w.heartbeat()
+    assert beat is not None
+    assert choices([json.loads(beat.data)]) == [(0, {}, None)]
+    w.feed([Finished("stop", USAGE, choice=0, remaining=1)])
+    beat = w.heartbeat()
+    assert beat is not None
+    assert choices([json.loads(beat.data)]) == [(1, {}, None)]
+
+
+# --- logprobs ---
+
+EURO = "\u20ac".encode()
+TOKENS = (
+    TokenLogprob(1, "Hi", b"Hi", -0.5, (TokenLogprob(2, "Ho", b"Ho", -0.25),)),
+    # The euro sign in two tokens.
+    TokenLogprob(3, "\ufffd", EURO[:1], float("-inf")),
+    TokenLogprob(4, "\ufffd", EURO[1:], -1.5),
+    TokenLogprob(5, "!", b"!", -2.0, (TokenLogprob(5, "!", b"!", -2.0),)),
+)
+WITH_LOGPROBS: list[GenerationEvent] = [
+    TextDelta("Hi", logprobs=TOKENS[:1]),
+    TextDelta("", logprobs=TOKENS[1:2]),
+    TextDelta("\u20ac!", logprobs=TOKENS[2:]),
+    Finished("stop", USAGE),
+]
+
+
+def test_logprobs_of_a_chat() -> None:
+    (choice,) = whole(CHAT, WITH_LOGPROBS, logprobs=True, top_logprobs=1)["choices"]
+    assert choice["message"]["content"] == "Hi\u20ac!"
+    content = [
+        {
+            "token": "Hi",
+            "logprob": -0.5,
+            "bytes": [72, 105],
+            "top_logprobs": [{"token": "Ho", "logprob": -0.25, "bytes": [72, 111]}],
+        },
+        {"token": "\ufffd", "logprob": -9999.0, "bytes": [226], "top_logprobs": []},
+        {"token": "\ufffd", "logprob": -1.5, "bytes": [130, 172], "top_logprobs": []},
+        {
+            "token": "!",
+            "logprob": -2.0,
+            "bytes": [33],
+            "top_logprobs": [{"token": "!", "logprob": -2.0, "bytes": [33]}],
+        },
+    ]
+    assert choice["logprobs"] == {"content": content, "refusal": None}
+    chunks = streamed(CHAT, WITH_LOGPROBS, logprobs=True)
+    sent = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [part["content"] for part in sent if part] == [content[:1], content[1:2], content[2:]]
+
+
+def test_logprobs_of_an_echoed_completion() -> None:
+    """As lm-eval reads them: a null for what nothing predicts, the token itself among the top."""
+    prompt = TokenLogprob(0, "<s>", b"<s>", None)
+    events = [TextDelta("<s>", logprobs=(prompt,)), *WITH_LOGPROBS]
+    (choice,) = whole(COMPLETIONS, events, logprobs=1, echo=True)["choices"]
+    assert choice["text"] == "<s>Hi\u20ac!"
+    logprobs = {
+        "tokens": ["<s>", "Hi", "bytes:\\xe2", "bytes:\\x82\\xac", "!"],
+        "token_logprobs": [None, -0.5, -9999.0, -1.5, -2.0],
+        "top_logprobs": [
+            None,
+            {"Ho": -0.25, "Hi": -0.5},
+            {"bytes:\\xe2": -9999.0},
+            {"bytes:\\x82\\xac": -1.5},
+            {"!": -2.0},
+        ],
+        "text_offset": [0, 3, 5, 6, 6],
+    }
+    assert choice["logprobs"] == logprobs
+    chunks = streamed(COMPLETIONS, events, logprobs=1, echo=True)
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    for name, values in logprobs.items():
+        assert [value for part in parts if part for value in part[name]] == values
+
+
+# --- frame ---
+
+
+@each_openai
 def test_usage_comes_in_a_chunk_of_its_own_if_asked_for(protocol: WireProtocol) -> None:
     plain = streamed(protocol, EVENTS)
     *chunks, last = streamed(protocol, EVENTS, stream_options={"include_usage": True})
@@ -200,117 +320,30 @@ def test_usage_comes_in_a_chunk_of_its_own_if_asked_for(protocol: WireProtocol) 
     assert last == {**plain[0], "choices": [], "usage": USAGE_JSON}
 
 
-@each_protocol
+@each_openai
 def test_the_model_is_echoed_as_it_was_sent(protocol: WireProtocol) -> None:
     name = 'a "model"\n\u2028\u00e9'
     assert {chunk["model"] for chunk in streamed(protocol, EVENTS, model=name)} == {name}
-    assert json.loads(writer(protocol, model=name).whole(EVENTS))["model"] == name
+    assert whole(protocol, EVENTS, model=name)["model"] == name
 
 
-@pytest.mark.parametrize("path", PROTOCOLS)
-def test_every_answer_has_an_id_of_its_own(path: str) -> None:
-    ids = {json.loads(writer(PROTOCOLS[path]).whole(EVENTS))["id"] for _ in range(100)}
-    assert len(ids) == 100
+@pytest.mark.parametrize("protocol", [OpenAIChat(), OpenAICompletions()], ids=lambda p: p.name)
+def test_every_answer_has_an_id_of_its_own(protocol: WireProtocol) -> None:
+    assert len({whole(protocol, EVENTS)["id"] for _ in range(100)}) == 100
 
 
-# --- the official types ---
-
-
-@given(events=answers)
-def test_chat_answers_are_of_the_official_types(events: list[GenerationEvent]) -> None:
-    body = writer(CHAT).whole(events)
-    assert_exactly(ChatCompletion.model_validate_json(body, strict=True), json.loads(body))
-    for chunk in streamed(CHAT, events, stream_options={"include_usage": True}):
-        assert_exactly(ChatCompletionChunk.model_validate(chunk, strict=True), chunk)
-
-
-@given(events=answers)
-def test_completions_are_of_the_official_types(events: list[GenerationEvent]) -> None:
-    body = writer(COMPLETIONS).whole(events)
-    assert_exactly(Completion.model_validate_json(body, strict=True), json.loads(body))
-    for chunk in streamed(COMPLETIONS, events, stream_options={"include_usage": True}):
-        for choice in chunk["choices"]:
-            # The type is shared with the whole answer, so it has no null; the service sends it.
-            choice["finish_reason"] = choice["finish_reason"] or "stop"
-        assert_exactly(Completion.model_validate(chunk, strict=True), chunk)
-
-
-@each_protocol
-@given(events=answers)
-def test_an_event_is_one_line_of_utf8(
-    protocol: WireProtocol, events: list[GenerationEvent]
-) -> None:
-    w = writer(protocol)
-    wire: list[WireEvent] = [*w.start(), *w.feed(events)]
-    for event in wire:
-        assert event.name is None
-        assert b"\n" not in event.data
-        assert b"\r" not in event.data
-        event.data.decode("utf-8")
-
-
-# --- the official client ---
-
-
-@given(events=answers)
-def test_the_client_reads_the_same_chat_answer_streamed_and_whole(
-    events: list[GenerationEvent],
-) -> None:
-    chat = client(Server(events)).chat.completions
-    ask: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
-    whole = chat.create(**ask)
-    folded: ChatCompletion
-    with chat.stream(**ask, stream_options={"include_usage": True}) as stream:
-        try:
-            folded = stream.get_final_completion()
-        except openai.LengthFinishReasonError as cut:
-            folded = cut.completion
-    finished = events[-1]
-    assert isinstance(finished, Finished)
-    text = "".join(event.text for event in events if isinstance(event, TextDelta))
-    for answer in (whole, folded):
-        (choice,) = answer.choices
-        assert choice.message.role == "assistant"
-        # The client's own folding makes null of an empty text.
-        assert (choice.message.content or "") == text
-        assert choice.finish_reason == finished.reason
-        assert counted(answer.usage) == finished.usage
-
-
-@given(events=answers)
-def test_the_client_reads_the_same_completion_streamed_and_whole(
-    events: list[GenerationEvent],
-) -> None:
-    completions = client(Server(events)).completions
-    whole = completions.create(model="m", prompt="Hello")
-    *chunks, last = completions.create(
-        model="m", prompt="Hello", stream=True, stream_options={"include_usage": True}
-    )
-    finished = events[-1]
-    assert isinstance(finished, Finished)
-    (choice,) = whole.choices
-    assert choice.text == "".join([chunk.choices[0].text for chunk in chunks])
-    assert choice.finish_reason == chunks[-1].choices[0].finish_reason == finished.reason
-    assert counted(whole.usage) == counted(last.usage) == finished.usage
-
-
-def counted(usage: CompletionUsage | None) -> Usage:
-    assert usage is not None
-    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    assert usage.prompt_tokens_details is not None
-    cached = usage.prompt_tokens_details.cached_tokens
-    assert cached is not None
-    return Usage(usage.prompt_tokens, usage.completion_tokens, cached)
+# --- errors ---
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_the_client_raises_where_a_stream_breaks(endpoint: str) -> None:
-    reader = client(Server([TextDelta("Hi")], last=errors.EngineFailed("The worker died.")))
+    server = Server([TextDelta("Hi")], last=errors.EngineFailed("The worker died."))
+    reader = openai_client(server)
     seen: list[str | None] = []
 
     def read() -> None:
         if endpoint == "chat":
-            messages: Any = BODY[CHAT.path]["messages"]
+            messages: Any = HELLO["messages"]
             chunks = reader.chat.completions.create(model="m", messages=messages, stream=True)
             seen.extend(chunk.choices[0].delta.content for chunk in chunks)
         else:
@@ -323,29 +356,11 @@ def test_the_client_raises_where_a_stream_breaks(endpoint: str) -> None:
     assert caught.value.type == "server_error"
 
 
-@each_protocol
+@each_openai
 def test_a_broken_stream_is_not_done(protocol: WireProtocol) -> None:
-    w = writer(protocol)
-    words = w.fail(errors.EngineFailed("The worker died."))
-    assert [json.loads(event.data) for event in words] == [
-        {
-            "error": {
-                "message": "The worker died.",
-                "type": "server_error",
-                "param": None,
-                "code": None,
-            }
-        }
-    ]
-
-
-class Refusal(httpx.BaseTransport):
-    def __init__(self, error: Ds4TrioError) -> None:
-        self.error = error
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        body = PROTOCOLS[request.url.path].render_error(self.error)
-        return httpx.Response(self.error.status, content=body)
+    words = parse(protocol).writer.fail(errors.EngineFailed("The worker died."))
+    error = {"message": "The worker died.", "type": "server_error", "param": None, "code": None}
+    assert [json.loads(event.data) for event in words] == [{"error": error}]
 
 
 @pytest.mark.parametrize(
@@ -405,10 +420,14 @@ class Refusal(httpx.BaseTransport):
     ids=lambda x: type(x).__name__ if isinstance(x, Exception) else "",
 )
 def test_errors_as_the_client_raises_them(
-    error: Ds4TrioError, raised: type[openai.APIStatusError], kind: str, param: str, code: str
+    error: errors.Ds4TrioError,
+    raised: type[openai.APIStatusError],
+    kind: str,
+    param: str,
+    code: str,
 ) -> None:
     with pytest.raises(raised) as caught:
-        client(Refusal(error)).completions.create(model="m", prompt="Hello")
+        openai_client(Refusal(error)).completions.create(model="m", prompt="Hello")
     seen = caught.value
     assert (seen.type, seen.param, seen.code) == (kind, param, code)
     assert isinstance(seen.body, dict)
@@ -426,11 +445,3 @@ def test_no_error_of_the_asker_invites_to_try_again(kind: type[errors.RequestErr
     error = errors.ContextOverflowError(9, 8) if kind is errors.ContextOverflowError else kind("no")
     said = json.loads(render_error(error))["error"]["type"]
     assert said in {"invalid_request_error", "authentication_error", "not_found_error"}
-
-
-def test_every_path_is_its_protocols_own() -> None:
-    assert {path: p.name for path, p in PROTOCOLS.items()} == {
-        "/v1/chat/completions": "chat",
-        "/v1/completions": "completions",
-    }
-    assert all(path == p.path for path, p in PROTOCOLS.items())
