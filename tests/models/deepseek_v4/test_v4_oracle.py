@@ -75,7 +75,7 @@ def pair(request: pytest.FixtureRequest, v4_pair: Callable[[str], Pair]) -> Pair
     return v4_pair(request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mixed(v4_pair: Callable[[str], Pair]) -> Pair:
     """Layers of every kind."""
     return v4_pair("mixed")
@@ -117,7 +117,7 @@ def test_every_split_in_two(mixed: Pair) -> None:
 
 
 def test_splits_in_three_about_the_windows_ends(mixed: Pair) -> None:
-    for cuts in combinations((3, 4, 7, 8, 9, 16, 17, 32), 2):
+    for cuts in combinations((4, 7, 9, 16, 31), 2):
         assert_close(in_pieces(mixed.ours, PROMPT, cuts), mixed.expected)
 
 
@@ -154,7 +154,7 @@ def test_a_batch_equals_each_alone(pair: Pair) -> None:
         assert_close(logits, pair.expected[[20 + step, 32 + step, 7 + step]])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_any_schedule(mixed: Pair, data: st.DataObject) -> None:
     """Sequences of one's own prompts, advanced in any chunks in any company."""
@@ -188,9 +188,11 @@ def test_saved_and_restored_at_every_position(pair: Pair) -> None:
         restored = model.restore_state(length, saved[length])
         assert isinstance(restored, DeepseekV4State)
         assert restored.length == length
-        for position in range(length, min(length + 3, LENGTH)):
-            found = model.forward([Chunk(restored, [PROMPT[position]])])
-            assert torch.equal(found, alone[position])
+        found = model.forward([Chunk(restored, [PROMPT[length]])])
+        assert torch.equal(found, alone[length])
+        if length % 8 == 0 and length + 1 < LENGTH:
+            later = model.forward([Chunk(restored, PROMPT[length + 1 : LENGTH], 1)])
+            assert_close(later, pair.expected[-1:])
 
 
 def test_a_saved_state_of_another_kind_is_refused(v4_pair: Callable[[str], Pair]) -> None:

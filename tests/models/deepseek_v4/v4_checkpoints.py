@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import save_file
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
-from transformers.utils import logging as transformers_logging
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,8 +56,7 @@ def _tiny(layers: list[str], hashed: int = 0, **settings: object) -> DeepseekV4C
         "mlp_layer_types": kinds,
         **settings,
     }
-    transformers_logging.set_verbosity_error()
-    return DeepseekV4Config(**values)
+    return DeepseekV4Config.from_dict(values)
 
 
 def variants() -> dict[str, DeepseekV4Config]:
@@ -276,14 +274,16 @@ def write_release(
 
 def oracle(folder: Path) -> DeepseekV4ForCausalLM:
     """The checkpoint in transformers, in fp32, and nothing missing or left over."""
-    transformers_logging.set_verbosity_error()
-    model, told = DeepseekV4ForCausalLM.from_pretrained(
+    loaded: object = DeepseekV4ForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
+    assert isinstance(loaded, tuple)
+    model, told = loaded
     assert not told["missing_keys"]
     assert not told["mismatched_keys"]
-    found: DeepseekV4ForCausalLM = model.eval()
-    return found
+    assert isinstance(model, DeepseekV4ForCausalLM)
+    model.train(mode=False)
+    return model
 
 
 def oracle_logits(model: DeepseekV4ForCausalLM, token_ids: list[int]) -> torch.Tensor:

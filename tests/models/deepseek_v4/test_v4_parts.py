@@ -1,0 +1,267 @@
+"""Footprint, placement of experts, token prediction, rounding as the release rounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import DeepseekV4Config as TheirConfig
+from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
+    DeepseekV4DecoderLayer,
+    DeepseekV4HyperHead,
+    DeepseekV4RMSNorm,
+    DeepseekV4RotaryEmbedding,
+)
+from v4_checkpoints import RELEASE, VOCABULARY, Release, oracle, prompt, write_release
+
+from ds4trio.models.base import Chunk
+from ds4trio.models.config_fields import ConfigFields, read_json_object
+from ds4trio.models.deepseek_v4.config import read_config
+from ds4trio.models.deepseek_v4.footprint import state_bytes, weights_footprint
+from ds4trio.models.deepseek_v4.hyper_connection import sinkhorn
+from ds4trio.models.deepseek_v4.load import load
+from ds4trio.models.deepseek_v4.matrix import Linear, PlainMatrix
+from ds4trio.models.deepseek_v4.moe import Expert
+from ds4trio.models.deepseek_v4.placement import HotExperts, Placement, VisitingExperts
+from ds4trio.models.weights import SafetensorsFolder, Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ds4trio.models.deepseek_v4.model import DeepseekV4Model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("release")
+    write_release(path, Release().tensors)
+    return path
+
+
+def loaded(folder: Path, **options: Any) -> DeepseekV4Model:
+    path = folder / "config.json"
+    weights = Weights(SafetensorsFolder(folder), dtype=torch.float32, device=CPU)
+    return load(ConfigFields(path, read_json_object(path)), weights, None, **options)
+
+
+#: As far as the released configurations differ from the small one.
+FLASH: dict[str, Any] = {
+    "vocab_size": 129280,
+    "hidden_size": 4096,
+    "num_hidden_layers": 43,
+    "num_attention_heads": 64,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "q_lora_rank": 1024,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "sliding_window": 128,
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 512,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 2048,
+    "num_hash_layers": 3,
+    "max_position_embeddings": 1048576,
+}
+PRO = FLASH | {
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "q_lora_rank": 1536,
+    "o_groups": 16,
+    "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
+    "index_topk": 1024,
+    "n_routed_experts": 384,
+    "moe_intermediate_size": 3072,
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "tensors", "billions"), [(FLASH, 69_187, 284.3), (PRO, 145_116, 1573.0)]
+)
+def test_the_release_has_as_many_tensors_as_its_index_lists(
+    tmp_path: Path, settings: dict[str, Any], tensors: int, billions: float
+) -> None:
+    fields = ConfigFields(tmp_path, {**RELEASE, **settings})
+    footprint = weights_footprint(read_config(fields, None))
+    assert footprint.total.tensors == tensors
+    without_mtp = footprint.shared + footprint.experts
+    assert round(without_mtp.parameters / 1e9, 1) == billions
+
+
+def test_weights_footprint_is_the_file(folder: Path) -> None:
+    """To the byte, but for headers."""
+    footprint = weights_footprint(
+        read_config(ConfigFields(folder / "config.json", dict(RELEASE)), None)
+    )
+    tensors = Release().tensors
+    assert footprint.total.tensors == len(tensors)
+    assert footprint.total.nbytes == sum(tensor.nbytes for tensor in tensors.values())
+    mtp = [tensor.nbytes for name, tensor in tensors.items() if name.startswith("mtp.")]
+    assert footprint.mtp.nbytes == sum(mtp)
+
+
+def test_state_footprint_is_what_a_state_holds(folder: Path) -> None:
+    model = loaded(folder)
+    ids = prompt(320)
+    assert model.new_state().nbytes == state_bytes(model.config, 0, 4)
+    for tokens in (64, 257, 320):
+        state = model.new_state()
+        model.forward([Chunk(state, ids[:tokens], 0)])
+        assert state.nbytes == state_bytes(model.config, tokens, 4)
+    state = model.new_state()
+    for start in range(0, 320, 20):
+        model.forward([Chunk(state, ids[start : start + 20], 0)])
+        assert state.nbytes <= state_bytes(model.config, 320, 4)
+    assert state.nbytes == state_bytes(model.config, 320, 4)
+
+
+def test_sinkhorn_ends_doubly_stochastic() -> None:
+    logits = torch.randn((7, 4, 4), generator=torch.Generator().manual_seed(2))
+    matrix = sinkhorn(logits, 20, 1e-6)
+    for axis in (-1, -2):
+        torch.testing.assert_close(matrix.sum(axis), torch.ones((7, 4)), atol=1e-3, rtol=0)
+    assert (matrix > 0).all()
+
+
+def small_expert(value: float) -> Expert:
+    """48 bytes."""
+    linear = Linear(PlainMatrix(torch.full((2, 2), value)))
+    return Expert(linear, linear, linear, 10.0)
+
+
+def test_hot_experts_make_room_for_each_other() -> None:
+    hot = HotExperts(CPU, most_bytes=100)
+    layers = [VisitingExperts(n, [small_expert(n + e / 10) for e in range(3)], hot) for n in (0, 1)]
+    assert [len(layer) for layer in layers] == [3, 3]
+    first = layers[0][0]
+    assert layers[0][0] is first
+    assert (hot.hits, hot.misses, hot.nbytes) == (1, 1, 48)
+    second = layers[1][0]
+    assert layers[0][0] is first  # used after the second, so the second goes
+    layers[0][2]
+    assert (hot.nbytes, layers[0][0]) == (96, first)
+    assert layers[1][0] is not second
+    assert layers[1][0].gate.matrix.expand(torch.float32)[0, 0] == 1.0
+
+
+def test_an_expert_larger_than_the_room_is_not_kept() -> None:
+    hot = HotExperts(CPU, most_bytes=47)
+    layer = VisitingExperts(0, [small_expert(1.0)], hot)
+    for _ in range(2):
+        assert layer[0].gate.matrix.expand(torch.float32)[0, 0] == 1.0
+    assert (hot.hits, hot.misses, hot.nbytes) == (0, 2, 0)
+
+
+@pytest.mark.parametrize("hot_bytes", [0, 30_000, 1 << 30])
+def test_experts_answer_alike_wherever_they_live(folder: Path, hot_bytes: int) -> None:
+    ids = prompt(40)
+    home = loaded(folder)
+    away = loaded(folder, placement=Placement("mapped", hot_bytes))
+    states = home.new_state(), away.new_state()
+    for start in range(0, 40, 8):
+        found, expected = (
+            model.forward([Chunk(state, ids[start : start + 8], 8)])
+            for model, state in zip((away, home), states, strict=True)
+        )
+        assert torch.equal(found, expected)
+
+
+def test_token_prediction_equals_the_same_layers_of_transformers(folder: Path) -> None:
+    """The oracle has no such layer, but has all that it is made of."""
+    model = loaded(folder)
+    mtp = model.weights.mtp
+    assert mtp is not None
+    tensors = Release().tensors
+    their_layer = oracle_layer(folder, tensors)
+    generator = torch.Generator().manual_seed(9)
+    streams = torch.randn((30, 4, 128), generator=generator)
+    ids = torch.tensor(prompt(30, seed=8))
+
+    def norm(name: str) -> DeepseekV4RMSNorm:
+        made = DeepseekV4RMSNorm(128, eps=1e-6)
+        made.weight.data = tensors[f"mtp.0.{name}.weight"].float()
+        return made
+
+    def plain(name: str) -> torch.Tensor:
+        codes, scale = (tensors[f"mtp.0.{name}.{part}"].float() for part in ("weight", "scale"))
+        return codes * scale  # one block
+
+    with torch.no_grad():
+        e = norm("enorm")(tensors["embed.weight"][ids].float()) @ plain("e_proj").T
+        x = norm("hnorm")(streams) @ plain("h_proj").T + e.unsqueeze(1)
+        x = their_layer(x)
+        head = DeepseekV4HyperHead(TheirConfig.from_dict({**RELEASE}))
+        for part in ("fn", "base", "scale"):
+            getattr(head, f"hc_{part}").data = tensors[f"mtp.0.hc_head_{part}"]
+        hidden = norm("norm")(head(x[None]))[0]
+        expected = hidden @ tensors["head.weight"].float().T
+        found = model.draft(streams, ids, model.new_mtp_state(), position=0)
+        assert found.shape == (30, VOCABULARY)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+        state = model.new_mtp_state()
+        pieces = [model.draft(streams[:11], ids[:11], state, 0)]
+        pieces += [model.draft(streams[p : p + 1], ids[p : p + 1], state, p) for p in range(11, 30)]
+        torch.testing.assert_close(torch.cat(pieces), expected, atol=1e-4, rtol=0)
+
+
+def oracle_layer(
+    folder: Path, tensors: dict[str, torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The layer of token prediction in transformers, as the one layer of a model."""
+    renamed = {
+        name.replace("mtp.0.", "layers.0."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(("mtp.0.attn", "mtp.0.ffn", "mtp.0.hc_attn", "mtp.0.hc_ffn"))
+    }
+    top = ("embed.weight", "head.weight", "norm.weight")
+    renamed |= {name: tensors[name] for name in top}
+    renamed |= {f"hc_head_{p}": tensors[f"hc_head_{p}"] for p in ("fn", "base", "scale")}
+    place = folder.parent / "one-layer"
+    write_release(place, renamed, num_hidden_layers=1, compress_ratios=[0], num_hash_layers=0)
+    theirs = oracle(place).model
+    layer = theirs.layers[0]
+    assert isinstance(layer, DeepseekV4DecoderLayer)
+    assert isinstance(theirs.rotary_emb, DeepseekV4RotaryEmbedding)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(len(x))[None]
+        by = {
+            kind: theirs.rotary_emb(x[None], position_ids=positions, layer_type=kind)
+            for kind in ("main", "compress")
+        }
+        back = positions[0][:, None] - positions[0]
+        window = RELEASE["sliding_window"]
+        assert isinstance(window, int)
+        mask = torch.zeros((len(x), len(x))).masked_fill((back < 0) | (back >= window), -torch.inf)
+        out: torch.Tensor = layer(
+            x[None], position_embeddings=by, position_ids=positions, attention_mask=mask[None, None]
+        )
+        return out[0]
+
+    return run
+
+
+def test_rounding_as_the_release_does_changes_little_and_something(folder: Path) -> None:
+    """And does not depend on how the prompt was split."""
+    ids = prompt(150)
+    exact = loaded(folder)
+    rounded = loaded(folder, simulate=True)
+    expected = exact.forward([Chunk(exact.new_state(), ids, 150)])
+    whole = rounded.forward([Chunk(rounded.new_state(), ids, 150)])
+    difference = (whole - expected).abs().mean()
+    assert 0.001 < difference < 0.3
+    state = rounded.new_state()
+    pieces = [
+        rounded.forward([Chunk(state, ids[a:b], b - a)])
+        for a, b in ((0, 1), (1, 70), (70, 129), (129, 150))
+    ]
+    # A value between two codes may round either way, after sums in another order.
+    assert (torch.cat(pieces) - whole).abs().mean() < difference / 4
