@@ -75,11 +75,11 @@ def sinkhorn(logits: torch.Tensor, iterations: int, eps: float) -> torch.Tensor:
 
     Source: Sinkhorn and Knopp 1967, with the official code's first step (softmax of the rows).
     """
-    matrix = torch.softmax(logits, -1) + eps
-    matrix = matrix / (matrix.sum(-2, keepdim=True) + eps)
+    matrix = torch.softmax(logits, -1).add_(eps)
+    matrix /= matrix.sum(-2, keepdim=True).add_(eps)
     for _ in range(iterations - 1):
-        matrix = matrix / (matrix.sum(-1, keepdim=True) + eps)
-        matrix = matrix / (matrix.sum(-2, keepdim=True) + eps)
+        matrix /= matrix.sum(-1, keepdim=True).add_(eps)
+        matrix /= matrix.sum(-2, keepdim=True).add_(eps)
     return matrix
 
 

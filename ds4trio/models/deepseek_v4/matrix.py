@@ -201,7 +201,7 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
         first, second = pairs[:, :, 0], pairs[:, :, 1]
         flat = torch.stack((first + second, first - second), 2).view(-1, size)
         width *= 2
-    return (flat * size**-0.5).reshape(x.shape).to(x.dtype)
+    return (flat / math.sqrt(size)).reshape(x.shape).to(x.dtype)
 
 
 def _blocks(x: torch.Tensor, block: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 
 from ds4trio.models.deepseek_v4.attention import Attention, Piece
 from ds4trio.models.deepseek_v4.rotation import rotation
-from ds4trio.models.deepseek_v4.state import DeepseekV4State
+from ds4trio.models.deepseek_v4.state import DeepseekV4State, LayerState
 from ds4trio.models.layers.norm import rms_norm
 
 if TYPE_CHECKING:
@@ -114,6 +114,29 @@ class DeepseekV4Model:
         state = self.new_state()
         state.restore(length, saved)
         return state
+
+    @torch.inference_mode()
+    def new_mtp_state(self) -> LayerState:
+        """What ``draft`` remembers of one sequence."""
+        return LayerState(self.config, None, self._dtype, self._device)
+
+    @torch.inference_mode()
+    def draft(
+        self, streams: torch.Tensor, token_ids: torch.Tensor, state: LayerState, position: int
+    ) -> torch.Tensor:
+        """Logits of the token after each of ``token_ids``, by the layer of token prediction.
+
+        ``streams`` are ``forward``'s last for the token before each; ``position`` counts what
+        ``state`` has seen. Shapes: streams (T, M, N), token_ids (T,); returns (T, vocabulary).
+        """
+        mtp = self.weights.mtp
+        assert mtp is not None
+        stop = position + len(token_ids)
+        by = rotation(torch.arange(position, stop, device=self._device), self._window_frequencies)
+        embedded = self.weights.embedding[token_ids].to(self._dtype)
+        pieces = [Piece(0, len(token_ids), position, state)]
+        x = mtp(streams, embedded, token_ids, by, pieces)
+        return vocabulary_logits(x, self.weights.head)
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
