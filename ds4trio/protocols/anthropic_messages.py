@@ -10,10 +10,9 @@ are sent in full, since only what a client has can come back to the model.
 # No deferred annotations: msgspec reads those of the structs at run time.
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
-from msgspec import Meta
 
 from ds4trio.errors import Ds4TrioError
 from ds4trio.protocols import anthropic_errors
@@ -26,9 +25,15 @@ from ds4trio.protocols.anthropic_tools import (
 )
 from ds4trio.protocols.anthropic_writer import MessageWriter
 from ds4trio.protocols.fields import invalid, read, required, unsupported
-from ds4trio.protocols.openai_answer import new_hex_id
-from ds4trio.protocols.openai_fields import Positive, stop_strings
-from ds4trio.protocols.openai_thinking import SWITCHES
+from ds4trio.protocols.shared_fields import (
+    THINKING_SWITCHES,
+    Positive,
+    Temperature,
+    TopK,
+    TopP,
+    new_hex_id,
+    stop_strings,
+)
 from ds4trio.protocols.wire import ParsedRequest
 from ds4trio.request import (
     Conversation,
@@ -60,9 +65,9 @@ class MessageFields(msgspec.Struct, kw_only=True):
     messages: list[Turn] | None = None
     system: Content = None
     max_tokens: Positive | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     tools: list[AnthropicTool] | None = None
@@ -128,7 +133,7 @@ def _thinking(fields: MessageFields) -> Thinking:
     and does not switch thinking on."""
     asked = fields.thinking or ThinkingFields()
     effort = None if fields.output_config is None else fields.output_config.effort
-    enabled = False if effort == "none" else SWITCHES.get(asked.type or "")
+    enabled = False if effort == "none" else THINKING_SWITCHES.get(asked.type)
     return Thinking(enabled, effort, None if enabled is False else asked.budget_tokens)
 
 

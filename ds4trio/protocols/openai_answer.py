@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import msgspec
 
@@ -20,10 +19,6 @@ encode_json = msgspec.json.Encoder().encode
 
 #: Says that a stream is complete. Never sent after an error.
 DONE = WireEvent(b"[DONE]")
-
-
-def new_hex_id() -> str:
-    return uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,18 @@ from msgspec import Meta
 from ds4trio.errors import Ds4TrioError
 from ds4trio.protocols.fields import invalid, read, unsupported
 from ds4trio.protocols.logprobs import MAX_TOP_LOGPROBS
-from ds4trio.protocols.openai_answer import AnswerFrame, error_body, new_hex_id
+from ds4trio.protocols.openai_answer import AnswerFrame, error_body
 from ds4trio.protocols.openai_chat_messages import ChatMessage, messages
 from ds4trio.protocols.openai_chat_tools import ToolFields, tools
 from ds4trio.protocols.openai_chat_writer import ChatWriter
 from ds4trio.protocols.openai_fields import (
-    Positive,
     answers,
     min_tokens,
     sampling,
-    stop_strings,
 )
 from ds4trio.protocols.openai_format import output_format
 from ds4trio.protocols.openai_thinking import thinking
+from ds4trio.protocols.shared_fields import Positive, new_hex_id, stop_strings
 from ds4trio.protocols.wire import ParsedRequest
 from ds4trio.request import Conversation, GenerationRequest
 

@@ -14,17 +14,16 @@ from msgspec import Meta
 from ds4trio.errors import Ds4TrioError
 from ds4trio.protocols.fields import invalid, read, required, unsupported
 from ds4trio.protocols.logprobs import MAX_TOP_LOGPROBS
-from ds4trio.protocols.openai_answer import AnswerFrame, error_body, new_hex_id
+from ds4trio.protocols.openai_answer import AnswerFrame, error_body
 from ds4trio.protocols.openai_completions_writer import CompletionWriter
 from ds4trio.protocols.openai_fields import (
     GenerationFields,
-    NonNegative,
     answers,
     min_tokens,
     sampling,
-    stop_strings,
 )
 from ds4trio.protocols.openai_format import output_format
+from ds4trio.protocols.shared_fields import NonNegative, new_hex_id, stop_strings
 from ds4trio.protocols.wire import ParsedRequest
 from ds4trio.request import GenerationRequest, PromptBatch, TextPrompt, TokenPrompt
 

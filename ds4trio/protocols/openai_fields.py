@@ -13,16 +13,13 @@ from msgspec import Meta
 
 from ds4trio.protocols.fields import invalid, unsupported
 from ds4trio.protocols.openai_format import ResponseFormat, StructuredOutputs
+from ds4trio.protocols.shared_fields import NonNegative, Positive, Temperature, TopK, TopP
 from ds4trio.request import SamplingParams
 
-#: OpenAI allows 4; open servers more. Each one is searched for in every piece of text.
-MAX_STOP_STRINGS = 16
 #: Answers to one prompt; OpenAI's own bound.
 MAX_ANSWERS = 128
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Positive = Annotated[int, Meta(ge=1)]
-NonNegative = Annotated[int, Meta(ge=0)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 
@@ -40,9 +37,9 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     max_tokens: Positive | None = None
     min_tokens: NonNegative | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Int64 | None = None
     presence_penalty: Penalty | None = None
@@ -78,7 +75,6 @@ def sampling(fields: GenerationFields) -> SamplingParams:
     return SamplingParams(
         temperature=1.0 if fields.temperature is None else fields.temperature,
         top_p=1.0 if fields.top_p is None else fields.top_p,
-        # vLLM's "all tokens" is -1, llama.cpp's is 0.
         top_k=max(fields.top_k or 0, 0),
         min_p=fields.min_p or 0.0,
         seed=fields.seed,
@@ -95,21 +91,6 @@ def answers(fields: GenerationFields) -> int:
     if fields.best_of not in (None, n):
         raise unsupported("best_of", f"choosing the best of several is not supported; n is {n}")
     return n
-
-
-def stop_strings(stop: str | list[str] | None, param: str = "stop") -> tuple[str, ...]:
-    """Raises: RequestError."""
-    if isinstance(stop, str):
-        if not stop:
-            raise invalid(param, "an empty string would stop every answer")
-        return (stop,)
-    strings = tuple(stop or ())
-    if len(strings) > MAX_STOP_STRINGS:
-        raise invalid(param, f"more than {MAX_STOP_STRINGS} strings")
-    if "" in strings:
-        at = f"{param}[{strings.index('')}]"
-        raise invalid(at, "an empty string would stop every answer")
-    return strings
 
 
 def min_tokens(fields: GenerationFields, max_tokens: int | None) -> int:

@@ -16,18 +16,17 @@ from msgspec import Meta
 from ds4trio.errors import Ds4TrioError
 from ds4trio.protocols.fields import invalid, read, required, to_text, unsupported
 from ds4trio.protocols.logprobs import MAX_TOP_LOGPROBS
-from ds4trio.protocols.openai_answer import error_body, new_hex_id
+from ds4trio.protocols.openai_answer import error_body
 from ds4trio.protocols.openai_fields import (
     GenerationFields,
-    Positive,
     min_tokens,
     sampling,
-    stop_strings,
 )
 from ds4trio.protocols.openai_format import output_format
 from ds4trio.protocols.openai_responses_input import ItemReader, is_reference, stored_form
 from ds4trio.protocols.openai_responses_tools import Json, ToolTable, echoed, read_tool_choice
 from ds4trio.protocols.openai_responses_writer import ResponseFrame, ResponsesWriter
+from ds4trio.protocols.shared_fields import Positive, new_hex_id, stop_strings
 from ds4trio.protocols.wire import Continuation, ParsedRequest
 from ds4trio.request import (
     Conversation,

@@ -6,26 +6,24 @@ Source: OpenAI (``reasoning_effort``), DeepSeek (``thinking``), Qwen (``enable_t
 """
 
 # No deferred annotations: msgspec reads those of the structs at run time.
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import Meta
 
 from ds4trio.protocols.openai_fields import GenerationFields
+from ds4trio.protocols.shared_fields import THINKING_SWITCHES, NonNegative
 from ds4trio.request import Effort, Thinking
-
-Budget = Annotated[int, Meta(ge=0)]
 
 
 class ThinkingSwitch(msgspec.Struct):
     type: Literal["enabled", "disabled", "adaptive", "auto"] | None = None
-    budget_tokens: Budget | None = None
+    budget_tokens: NonNegative | None = None
 
 
 class Reasoning(msgspec.Struct):
     effort: Effort | None = None
     enabled: bool | None = None
-    max_tokens: Budget | None = None
+    max_tokens: NonNegative | None = None
 
 
 class TemplateVariables(msgspec.Struct):
@@ -33,7 +31,7 @@ class TemplateVariables(msgspec.Struct):
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
-    thinking_budget: Budget | None = None
+    thinking_budget: NonNegative | None = None
     reasoning_effort: Effort | None = None
 
 
@@ -41,14 +39,10 @@ class ThinkingFields(GenerationFields, kw_only=True):
     reasoning_effort: Effort | None = None
     thinking: bool | ThinkingSwitch | None = None
     enable_thinking: bool | None = None
-    thinking_budget: Budget | None = None
+    thinking_budget: NonNegative | None = None
     think: bool | None = None
     reasoning: Reasoning | None = None
     chat_template_kwargs: TemplateVariables | None = None
-
-
-#: What the types of ``thinking`` say; the others leave it to the model.
-SWITCHES = {"enabled": True, "disabled": False}
 
 
 def thinking(fields: ThinkingFields) -> Thinking:
@@ -66,7 +60,7 @@ def thinking(fields: ThinkingFields) -> Thinking:
     efforts = [fields.reasoning_effort, reasoning.effort, variables.reasoning_effort]
     budgets = [fields.thinking_budget, reasoning.max_tokens, variables.thinking_budget]
     if isinstance(switch, ThinkingSwitch):
-        words.append(SWITCHES.get(switch.type or ""))
+        words.append(THINKING_SWITCHES.get(switch.type))
         budgets.append(switch.budget_tokens)
     else:
         words.append(switch)
