@@ -170,17 +170,9 @@ def read_config(config: ConfigFields, context_tokens: int | None) -> DeepseekV4C
     """
     _refuse_what_is_not_implemented(config)
     layers = config.integer("num_hidden_layers")
-    heads, groups = config.integer("num_attention_heads"), config.integer("o_groups")
-    if heads % groups:
-        raise config.error("o_groups", f"{groups} does not divide {heads} heads")
     head_dim = config.integer("head_dim")
-    index_head_dim = config.integer("index_head_dim")
     rope_dim = _rope_dim(config, head_dim)
-    if rope_dim > index_head_dim:
-        raise config.error("index_head_dim", f"{index_head_dim} is less than rotates ({rope_dim})")
-    experts, chosen = config.integer("n_routed_experts"), config.integer("num_experts_per_tok")
-    if chosen > experts:
-        raise config.error("num_experts_per_tok", f"{chosen} of {experts} experts")
+    _check_sizes(config, rope_dim)
     window_frequencies, compressed_frequencies = _frequencies(config, rope_dim)
     return DeepseekV4Config(
         vocab_size=config.integer("vocab_size"),
@@ -189,23 +181,23 @@ def read_config(config: ConfigFields, context_tokens: int | None) -> DeepseekV4C
         norm_eps=config.number("rms_norm_eps"),
         compression=_compression(config, layers),
         hash_routed=_hash_routed(config, layers),
-        heads=heads,
+        heads=config.integer("num_attention_heads"),
         head_dim=head_dim,
         rope_dim=rope_dim,
         query_rank=config.integer("q_lora_rank"),
-        output_groups=groups,
+        output_groups=config.integer("o_groups"),
         output_rank=config.integer("o_lora_rank"),
         window=config.integer("sliding_window"),
         window_frequencies=window_frequencies,
         compressed_frequencies=compressed_frequencies,
         index_heads=config.integer("index_n_heads"),
-        index_head_dim=index_head_dim,
+        index_head_dim=config.integer("index_head_dim"),
         index_top_k=config.integer("index_topk"),
         streams=config.integer("hc_mult"),
         sinkhorn_iterations=config.integer("hc_sinkhorn_iters"),
         stream_eps=config.number("hc_eps"),
-        experts=experts,
-        experts_per_token=chosen,
+        experts=config.integer("n_routed_experts"),
+        experts_per_token=config.integer("num_experts_per_tok"),
         expert_size=config.integer("moe_intermediate_size"),
         routed_scale=config.number("routed_scaling_factor"),
         swiglu_limit=config.number("swiglu_limit"),
@@ -250,6 +242,17 @@ def _check_quantization(section: ConfigFields) -> None:
             raise section.error("weight_block_size", f"{list(block)} is not supported")
 
 
+def _check_sizes(config: ConfigFields, rope_dim: int) -> None:
+    heads, groups = config.integer("num_attention_heads"), config.integer("o_groups")
+    if heads % groups:
+        raise config.error("o_groups", f"{groups} does not divide {heads} heads")
+    if (index_head_dim := config.integer("index_head_dim")) < rope_dim:
+        raise config.error("index_head_dim", f"{index_head_dim} is less than rotates ({rope_dim})")
+    experts, chosen = config.integer("n_routed_experts"), config.integer("num_experts_per_tok")
+    if chosen > experts:
+        raise config.error("num_experts_per_tok", f"{chosen} of {experts} experts")
+
+
 def _context(config: ConfigFields, asked: int | None) -> int:
     maximum = config.integer("max_position_embeddings")
     if asked is not None and asked > maximum:
@@ -275,7 +278,7 @@ def _compression(config: ConfigFields, layers: int) -> tuple[Compression | None,
     if config.has("layer_types"):
         return _compression_by_type(config, layers)
     name = "compress_ratios"
-    # One more entry than layers describes the layer that predicts the token after the next.
+    # Entries beyond the layers describe those of token prediction.
     ratios = config.integers(name, least=0)
     if len(ratios) < layers:
         raise config.error(name, f"has {len(ratios)} entries for {layers} layers")
@@ -284,8 +287,6 @@ def _compression(config: ConfigFields, layers: int) -> tuple[Compression | None,
         if ratio == 1:
             raise config.error(f"{name}.{place}", "a ratio of 1 does not compress")
         kinds.append(Compression(ratio, ratio == SPARSE_RATIO) if ratio else None)
-    if any(ratios[layers:]):
-        raise config.error(name, "compression in a layer of token prediction is not supported")
     return tuple(kinds)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from ds4trio.models.deepseek_v4.model import Block, DeepseekV4Model, ModelWeight
 from ds4trio.models.deepseek_v4.moe import Expert, MixtureOfExperts, Router
 from ds4trio.models.deepseek_v4.mtp import MtpLayer
 from ds4trio.models.deepseek_v4.naming import spelling
-from ds4trio.models.deepseek_v4.placement import Placement, Placer
+from ds4trio.models.deepseek_v4.placement import Placement, fitting, place
 from ds4trio.models.deepseek_v4.weights import Group, read_experts
 
 if TYPE_CHECKING:
@@ -41,22 +42,28 @@ def load(
     placement: Placement | None = None,
     simulate: bool = False,
 ) -> DeepseekV4Model:
-    """``simulate``: round activations, keys and the indexer's as the release's kernels do.
+    """``placement`` None puts as many routed experts on the device as fit.
+
+    ``simulate``: round activations, keys and the indexer's as the release's kernels do.
 
     Runs on: worker. Raises: LoadError naming the file and the tensor or setting.
     """
     settings = read_config(config, context_tokens)
-    return _Loader(settings, weights, placement or Placement(), simulate).model()
+    return _Loader(settings, weights, placement, simulate).model()
 
 
 class _Loader:
     def __init__(
-        self, config: DeepseekV4Config, weights: Weights, placement: Placement, simulate: bool
+        self,
+        config: DeepseekV4Config,
+        weights: Weights,
+        placement: Placement | None,
+        simulate: bool,
     ) -> None:
         self._config = config
         self._weights = weights
         self._simulate = simulate
-        self._placer = Placer(placement, weights.device)
+        self._placement = placement
         self._spelling = spelling(weights.names)
         self._compressed_frequencies = torch.tensor(
             config.compressed_frequencies, dtype=torch.float32, device=weights.device
@@ -67,15 +74,30 @@ class _Loader:
         top = self._group(top_tensors(config), self._spelling.of_top)
         embedding, head = top.table("embed.weight"), top.table("head.weight")
         norm, streams_head = top.vector("norm.weight"), self._streams_head(top)
-        blocks = tuple(self._layer(index) for index in range(config.layers))
+        blocks = [self._layer(index) for index in range(config.layers)]
         mtp = self._mtp()
         self._weights.finish()
+        blocks = self._placed([*blocks, mtp.block] if mtp else blocks)
+        if mtp:
+            mtp = replace(mtp, block=blocks.pop())
         return DeepseekV4Model(
             config,
-            ModelWeights(embedding, blocks, streams_head, norm, head, mtp),
+            ModelWeights(embedding, tuple(blocks), streams_head, norm, head, mtp),
             dtype=self._weights.dtype,
             device=self._weights.device,
         )
+
+    def _placed(self, blocks: Sequence[Block]) -> list[Block]:
+        """Blocks with their experts put where they shall live, when all else has its place."""
+        homes = [block.experts.experts for block in blocks]
+        device = self._weights.device
+        placement = self._placement or fitting(
+            sum(expert.nbytes for experts in homes for expert in experts), device
+        )
+        return [
+            replace(block, experts=replace(block.experts, experts=experts))
+            for block, experts in zip(blocks, place(homes, placement, device), strict=True)
+        ]
 
     def _layer(self, index: int) -> Block:
         compression = self._config.compression[index]
@@ -86,7 +108,7 @@ class _Loader:
         experts = read_experts(
             self._config, self._weights, name, self._simulate, self._spelling.stacked
         )
-        return self._block(group, index, experts, compression)
+        return self._block(group, experts, compression)
 
     def _mtp(self) -> MtpLayer | None:
         """The layer of token prediction; what else a release ships in its place is set aside.
@@ -108,20 +130,18 @@ class _Loader:
             streams_norm=group.vector("hnorm.weight"),
             embedding_projection=group.linear("e_proj.weight"),
             streams_projection=group.linear("h_proj.weight"),
-            block=self._block(group, self._config.layers, experts, None),
+            block=self._block(group, experts, None),
             streams_head=self._streams_head(group),
             norm=group.vector("norm.weight"),
             norm_eps=self._config.norm_eps,
         )
 
     def _block(
-        self, group: Group, index: int, experts: Sequence[Expert], compression: Compression | None
+        self, group: Group, experts: Sequence[Expert], compression: Compression | None
     ) -> Block:
         return Block(
             attention=self._attention(group, compression),
-            experts=MixtureOfExperts(
-                self._router(group), self._placer.place(index, experts), self._shared(group)
-            ),
+            experts=MixtureOfExperts(self._router(group), experts, self._shared(group)),
             attention_norm=group.vector("attn_norm.weight"),
             experts_norm=group.vector("ffn_norm.weight"),
             attention_streams=self._streams(group, "hc_attn_"),

@@ -126,7 +126,7 @@ class DeepseekV4Model:
     ) -> torch.Tensor:
         """Logits of the token after each of ``token_ids``, by the layer of token prediction.
 
-        ``streams`` are ``forward``'s last for the token before each; ``position`` counts what
+        ``streams`` are ``advance``'s for the token before each; ``position`` counts what
         ``state`` has seen. Shapes: streams (T, M, N), token_ids (T,); returns (T, vocabulary).
         """
         mtp = self.weights.mtp
@@ -140,6 +140,11 @@ class DeepseekV4Model:
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        return self._logits(self.advance(chunks), chunks)
+
+    @torch.inference_mode()
+    def advance(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """As ``forward``, up to the last streams, which ``draft`` reads. Returns (T, M, N)."""
         token_ids = self._token_ids(chunks)
         positions = self._positions(chunks)
         window_by = rotation(positions, self._window_frequencies)
@@ -150,7 +155,7 @@ class DeepseekV4Model:
             streams = block(streams, token_ids, by, _pieces(chunks, index))
         for chunk in chunks:
             _state(chunk).length += len(chunk.token_ids)
-        return self._logits(streams, chunks)
+        return streams
 
     def _streams(self, token_ids: torch.Tensor) -> torch.Tensor:
         """The embedding in every stream. Shapes: returns (T, M, N)."""

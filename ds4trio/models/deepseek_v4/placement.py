@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, overload
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+if TYPE_CHECKING:
     from ds4trio.models.deepseek_v4.moe import Expert
 
 
@@ -28,6 +28,24 @@ class Placement:
 
     home: Literal["device", "pinned", "mapped"] = "device"
     hot_bytes: int = 0
+
+
+#: Kept free on a GPU for sequences and intermediate results. A guess.
+_RESERVED_BYTES = 8 << 30
+
+
+def fitting(experts_bytes: int, device: torch.device) -> Placement:
+    """All experts on the device if they fit beside what is there, else as many as do."""
+    if device.type == "cpu":
+        return Placement("device")  # which leaves them mapped
+    free, _ = torch.cuda.mem_get_info(device)
+    return fitting_in(experts_bytes, free)
+
+
+def fitting_in(experts_bytes: int, free_bytes: int) -> Placement:
+    """``fitting`` for a GPU with so much free memory."""
+    room = max(0, free_bytes - _RESERVED_BYTES)
+    return Placement("device") if experts_bytes <= room else Placement("mapped", room)
 
 
 class HotExperts:
@@ -83,19 +101,18 @@ class VisitingExperts(Sequence["Expert"]):
         return self._hot.get((self._layer, index), self._home[index])
 
 
-class Placer:
-    """Puts each layer's experts where a placement says."""
-
-    def __init__(self, placement: Placement, device: torch.device) -> None:
-        self._placement = placement
-        self._device = device
-        self.hot = HotExperts(device, placement.hot_bytes)
-
-    def place(self, layer: int, experts: Sequence[Expert]) -> Sequence[Expert]:
-        match self._placement.home:
+def place(
+    layers: Sequence[Sequence[Expert]], placement: Placement, device: torch.device
+) -> list[Sequence[Expert]]:
+    """Each layer's experts, put where the placement says."""
+    hot = HotExperts(device, placement.hot_bytes)
+    placed: list[Sequence[Expert]] = []
+    for index, experts in enumerate(layers):
+        match placement.home:
             case "device":
-                return tuple(expert.to(self._device) for expert in experts)
+                placed.append([expert.to(device) for expert in experts])
             case "pinned":
-                return VisitingExperts(layer, [e.pinned() for e in experts], self.hot)
+                placed.append(VisitingExperts(index, [e.pinned() for e in experts], hot))
             case "mapped":
-                return VisitingExperts(layer, experts, self.hot)
+                placed.append(VisitingExperts(index, experts, hot))
+    return placed

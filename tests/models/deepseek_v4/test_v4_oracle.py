@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from v4_checkpoints import (
     VOCABULARY,
     Release,
     make_checkpoint,
+    needs_cuda,
     oracle,
     oracle_logits,
     prompt,
@@ -24,9 +25,13 @@ from v4_checkpoints import (
 )
 
 from ds4trio.models.base import Chunk
+from ds4trio.models.config_fields import ConfigFields, read_json_object
+from ds4trio.models.deepseek_v4.load import load as load_family
 from ds4trio.models.deepseek_v4.model import DeepseekV4Model
+from ds4trio.models.deepseek_v4.placement import Placement
 from ds4trio.models.deepseek_v4.state import DeepseekV4State
 from ds4trio.models.registry import load_model
+from ds4trio.models.weights import SafetensorsFolder, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -243,6 +248,22 @@ def test_bfloat16_is_near(tmp_path: Path, v4_pair: Callable[[str], Pair]) -> Non
     assert logits.dtype is torch.float32
     # bf16 keeps 8 bits; a few layers lose a few of them.
     assert (logits - expected).norm() / expected.norm() < 0.05
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("home", ["device", "pinned", "mapped"])
+def test_on_a_gpu(tmp_path: Path, home: Literal["device", "pinned", "mapped"]) -> None:
+    """Every storage and every kind of layer, with experts at home and visiting."""
+    write_release(tmp_path, Release().tensors)
+    ids = prompt(150)
+    expected = oracle_logits(oracle(tmp_path), ids)
+    device = torch.device("cuda")
+    weights = Weights(SafetensorsFolder(tmp_path), dtype=torch.float32, device=device)
+    path = tmp_path / "config.json"
+    config = ConfigFields(path, read_json_object(path))
+    model = load_family(config, weights, None, placement=Placement(home, 20_000))
+    assert_close(in_pieces(model, ids, [5, 6, 7, 120]).cpu(), expected)
 
 
 def test_requests_beyond_the_model_are_refused(mixed: Pair) -> None:

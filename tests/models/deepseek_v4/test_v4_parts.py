@@ -23,7 +23,13 @@ from ds4trio.models.deepseek_v4.hyper_connection import sinkhorn
 from ds4trio.models.deepseek_v4.load import load
 from ds4trio.models.deepseek_v4.matrix import Linear, PlainMatrix
 from ds4trio.models.deepseek_v4.moe import Expert
-from ds4trio.models.deepseek_v4.placement import HotExperts, Placement, VisitingExperts
+from ds4trio.models.deepseek_v4.placement import (
+    HotExperts,
+    Placement,
+    VisitingExperts,
+    fitting,
+    fitting_in,
+)
 from ds4trio.models.weights import SafetensorsFolder, Weights
 
 if TYPE_CHECKING:
@@ -160,6 +166,14 @@ def test_an_expert_larger_than_the_room_is_not_kept() -> None:
     assert (hot.hits, hot.misses, hot.nbytes) == (0, 2, 0)
 
 
+def test_as_many_experts_as_fit_go_to_the_device() -> None:
+    reserved = 8 << 30
+    assert fitting_in(1000, reserved + 1000) == Placement("device")
+    assert fitting_in(1001, reserved + 1000) == Placement("mapped", 1000)
+    assert fitting_in(1, 5) == Placement("mapped", 0)
+    assert fitting(1 << 60, CPU) == Placement("device")
+
+
 @pytest.mark.parametrize("hot_bytes", [0, 30_000, 1 << 30])
 def test_experts_answer_alike_wherever_they_live(folder: Path, hot_bytes: int) -> None:
     ids = prompt(40)
@@ -181,9 +195,9 @@ def test_token_prediction_equals_the_same_layers_of_transformers(folder: Path) -
     assert mtp is not None
     tensors = Release().tensors
     their_layer = oracle_layer(folder, tensors)
-    generator = torch.Generator().manual_seed(9)
-    streams = torch.randn((30, 4, 128), generator=generator)
-    ids = torch.tensor(prompt(30, seed=8))
+    shown = prompt(31, seed=8)
+    streams = model.advance([Chunk(model.new_state(), shown[:30], 0)])
+    ids = torch.tensor(shown[1:])
 
     def norm(name: str) -> DeepseekV4RMSNorm:
         made = DeepseekV4RMSNorm(128, eps=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
@@ -17,6 +18,9 @@ CONTEXT = 320
 SLIDING = "sliding_attention"
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"
+
+#: Without CUDA, a test marked gpu says why it did not run.
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
 _TINY: dict[str, object] = {
     "vocab_size": VOCABULARY,
