@@ -77,7 +77,10 @@ class Conversant:
         if text := _system(system):
             out.append(Message("system", text))
         for i, turn in enumerate(turns):
-            out += self._turn(turn, f"messages[{i}]")
+            try:
+                out += self._turn(turn, f"messages[{i}]")
+            except RecursionError:
+                raise invalid(f"messages[{i}].content", "nested too deeply") from None
         return tuple(out)
 
     def _turn(self, turn: Turn, at: str) -> list[Message]:

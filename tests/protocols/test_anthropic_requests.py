@@ -161,6 +161,16 @@ def test_a_tool_round_trip_with_thinking() -> None:
     )
 
 
+def test_text_and_tool_results_keep_their_order() -> None:
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "r"}
+    said = [{"type": "text", "text": text} for text in "abc"]
+    assert messages(user(said[0], result, said[1], said[2])) == (
+        Message("user", "a"),
+        Message("tool", "r", tool_call_id="1"),
+        Message("user", "b\nc"),
+    )
+
+
 def test_thinking_that_was_left_out_says_nothing() -> None:
     blocks = [
         {"type": "thinking", "thinking": "", "signature": "s"},

@@ -206,6 +206,20 @@ def test_what_is_nested_deeply_is_refused_or_read(depth: int) -> None:
     assert "nested too deeply" in said
 
 
+@pytest.mark.parametrize("depth", [10, 200, 300])
+def test_documents_within_documents_are_refused_or_read(depth: int) -> None:
+    body = b'"Once."'
+    for _ in range(depth):
+        source = b'{"type":"content","content":%b}' % body
+        body = b'[{"type":"document","source":%b}]' % source
+    said = "nested too deeply"
+    try:
+        MESSAGES.parse(b'{"messages":[{"role":"user","content":%b}]}' % body, "served")
+    except RequestError as error:
+        said = error.message
+    assert "nested too deeply" in said
+
+
 @each_protocol
 @given(body=st.binary(max_size=60) | st.text(max_size=60).map(lambda t: json.dumps(t).encode()))
 def test_any_bytes_are_refused(protocol: WireProtocol, body: bytes) -> None:
