@@ -245,8 +245,8 @@ class Exchange:
         """A stream, from its head to its last word."""
         self._words = words
         await self._start(200, SSE_HEADERS)
-        if opening:
-            await self._write(sse.encode(opening))
+        # Even if it is nothing: the head goes out with it, and clients time out waiting for that.
+        await self._write(sse.encode(opening))
         finished = False
         while not finished:
             with trio.CancelScope(deadline=self._next_heartbeat) as silence:
@@ -300,11 +300,16 @@ class Exchange:
     # --- the server's side ---
 
     async def _start(self, status: int, headers: Headers) -> None:
-        self._started = True
-        self.record.status = status
         request_id = self.record.request_id.encode("ascii")
         head = [*headers, (b"x-request-id", request_id)]
-        await self._put({"type": "http.response.start", "status": status, "headers": head})
+        try:
+            await self._put({"type": "http.response.start", "status": status, "headers": head})
+        except trio.Cancelled:
+            # Nothing is on its way before the first of the body: last words can still be said.
+            self._writing = False
+            raise
+        self._started = True
+        self.record.status = status
 
     async def _write(self, data: bytes, *, last: bool = False) -> None:
         self._finishing = last
