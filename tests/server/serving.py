@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 from urllib.parse import urlsplit
@@ -82,13 +82,16 @@ class Server:
     model: ScriptedModel
     gate: StepGate
     state: ServerState
+    #: Clients of the test's own, closed at the end if it has not done so.
+    clients: list[Client] = field(default_factory=list)
 
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
     async def connect(self, **options: int) -> Client:
-        return await Client.connect(self.host, self.port, **options)
+        self.clients.append(await Client.connect(self.host, self.port, **options))
+        return self.clients[-1]
 
     async def metrics(self) -> dict[str, float]:
         """Samples by their full name with labels, as in the text format."""
@@ -143,7 +146,12 @@ async def serving(
             assert where.hostname is not None
             assert where.port is not None
             await until(lambda: states[0].service is not None)
-            yield Server(where.hostname, where.port, engine, model, gate, states[0])
+            server = Server(where.hostname, where.port, engine, model, gate, states[0])
+            try:
+                yield server
+            finally:
+                for client in server.clients:
+                    client.stream.socket.close()
         nursery.cancel_scope.cancel()
 
 
@@ -210,6 +218,15 @@ class Client:
         """The body from here to its end."""
         body = b""
         while piece := await self.data():
+            body += piece
+        return body
+
+    async def read_until(self, enough: Callable[[bytes], bool]) -> bytes:
+        """The body from here, as soon as it is enough."""
+        body = b""
+        while not enough(body):
+            piece = await self.data()
+            assert piece, f"the body ended: {body!r}"
             body += piece
         return body
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
-
-from ds4trio.testing import END_ID
-from tests.server.dialects import (
+from dialects import (
     DIALECTS,
     Dialect,
     ask,
     every_dialect,
     prompt_tokens,
     requests_total,
-    stream_events,
     whole_or_stream,
 )
-from tests.server.serving import headers, saying, serving, until
+from serving import headers, saying, serving, until
+
+from ds4trio.protocols.table import PROTOCOLS
+from ds4trio.testing import END_ID
 
 #: Each character outside ASCII is several tokens of the scripted engine.
 TRICKY = 'Grüße, 世界 😀!\n"quoted" \\ and \u2028 a tab\t, a NUL \x00 and </script>'
+
+
+def test_every_protocol_is_tested() -> None:
+    assert {dialect.path for dialect in DIALECTS} == PROTOCOLS.keys()
 
 
 @every_dialect
@@ -177,15 +182,12 @@ async def test_a_token_is_told_as_it_comes(dialect: Dialect) -> None:
         for forward, letter in enumerate("abc", start=1):
             await server.gate.reached(forward)
             server.gate.release()
-            body = b""
-            while b"\n\n" not in body or letter not in _text_so_far(dialect, body):
-                body += await client.data()
-        assert b"[DONE]" in body + await client.rest()
+            await client.read_until(partial(_says, dialect, letter))
+        await client.rest()
 
 
-def _text_so_far(dialect: Dialect, body: bytes) -> str:
-    events = [event for event in stream_events(body) if event != "[DONE]" and event["choices"]]
-    return "".join(dialect.text(event["choices"][0]) for event in events)
+def _says(dialect: Dialect, text: str, body: bytes) -> bool:
+    return dialect.text_so_far(body) == text
 
 
 @whole_or_stream

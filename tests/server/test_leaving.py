@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 import trio
 import trio.testing
-
-from tests.server.dialects import (
+from dialects import (
     Dialect,
     ask,
     every_dialect,
@@ -26,7 +25,7 @@ from tests.server.dialects import (
     requests_total,
     whole_or_stream,
 )
-from tests.server.serving import Baseline, Client, Server, serving, until
+from serving import Baseline, Client, Server, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
