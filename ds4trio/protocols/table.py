@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ds4trio.protocols.anthropic_messages import AnthropicMessages
 from ds4trio.protocols.openai_answer import error_body
 from ds4trio.protocols.openai_chat import OpenAIChat
 from ds4trio.protocols.openai_completions import OpenAICompletions
+from ds4trio.protocols.openai_responses import OpenAIResponses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +17,12 @@ if TYPE_CHECKING:
     from ds4trio.errors import Ds4TrioError
     from ds4trio.protocols.wire import WireProtocol
 
-_ALL: tuple[WireProtocol, ...] = (OpenAIChat(), OpenAICompletions())
+_ALL: tuple[WireProtocol, ...] = (
+    OpenAIChat(),
+    OpenAICompletions(),
+    AnthropicMessages(),
+    OpenAIResponses(),
+)
 
 PROTOCOLS: Mapping[str, WireProtocol] = MappingProxyType({p.path: p for p in _ALL})
 
