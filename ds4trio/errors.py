@@ -80,9 +80,13 @@ class NotFoundError(RequestError):
 
 
 class MethodNotAllowedError(RequestError):
-    """The route exists, the method does not."""
+    """The route exists, the method does not. ``allowed`` are those that do."""
 
     status = 405
+
+    def __init__(self, message: str, *, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
 
 
 class ConflictError(RequestError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
@@ -23,7 +24,7 @@ from ds4trio.protocols.openai_responses_list import item_list, whole_number
 from ds4trio.protocols.table import PROTOCOLS, render_error
 from ds4trio.server import status
 from ds4trio.server.exchange import Exchange, respond, retry_after, send_lifespan
-from ds4trio.server.record import RequestRecord
+from ds4trio.server.record import Outcome, RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -99,9 +100,23 @@ class Routes:
             else:
                 await self._answer(request, send, key)
         except Ds4TrioError as error:
-            body = (protocol.render_error if protocol else render_error)(error)
-            headers = [*_id_header(request), *retry_after(error)]
-            await respond(send, error.status, body, JSON, headers)
+            if protocol is None:
+                code, body = error.status, render_error(error)
+            else:
+                code, body = protocol.status(error), protocol.render_error(error)
+                self._note_refusal(protocol, request, code, error)
+            headers = [*_id_header(request), *_error_headers(error)]
+            await respond(send, code, body, JSON, headers)
+
+    def _note_refusal(
+        self, protocol: WireProtocol, request: Request, code: int, error: Ds4TrioError
+    ) -> None:
+        """A request that never became an exchange is counted and logged like one."""
+        record = RequestRecord(request.id, protocol.name, request.client)
+        record.outcome = Outcome.REJECTED
+        record.status, record.detail = code, error.message
+        record.ended_at = perf_counter()
+        self._state.request_ended(record)
 
     def _authenticate(self, request: Request) -> str | None:
         """The key that asks, or None where no key is needed. Raises: AuthenticationError."""
@@ -121,8 +136,7 @@ class Routes:
         send: Send,
         key: str | None,
     ) -> None:
-        if request.method != "POST":
-            raise MethodNotAllowedError(f"{request.path} takes POST only.")
+        _allow(request, "POST")
         _check_body_kind(request)
         await self._exchange(protocol, request, receive, send, key).run()
 
@@ -176,7 +190,8 @@ class Routes:
                 await responses.delete(response_id, owner)
                 body = b'{"id":"%b","object":"response","deleted":true}' % response_id.encode()
             case _:
-                raise MethodNotAllowedError(f"{request.path} does not take {request.method}.")
+                allowed = {None: ("GET", "DELETE"), "input_items": ("GET",), "cancel": ("POST",)}
+                raise _not_allowed(request, *allowed[part])
         await respond(send, 200, body, JSON, _id_header(request))
 
     async def _answer(self, request: Request, send: Send, key: str | None) -> None:
@@ -288,9 +303,24 @@ def _id_header(request: Request) -> list[tuple[bytes, bytes]]:
     return [(b"x-request-id", request.id.encode())]
 
 
+def _error_headers(error: Ds4TrioError) -> list[tuple[bytes, bytes]]:
+    """What HTTP wants said beside a status (RFC 9110, 10.2.1, 10.2.3 and 11.6.1)."""
+    headers = retry_after(error)
+    if isinstance(error, MethodNotAllowedError):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))
+    if isinstance(error, AuthenticationError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
 def _allow(request: Request, *methods: str) -> None:
     if request.method not in methods:
-        raise MethodNotAllowedError(f"{request.path} takes {' and '.join(methods)} only.")
+        raise _not_allowed(request, *methods)
+
+
+def _not_allowed(request: Request, *allowed: str) -> MethodNotAllowedError:
+    message = f"{request.path} takes {' and '.join(allowed)} only."
+    return MethodNotAllowedError(message, allowed=allowed)
 
 
 def _check_body_kind(request: Request) -> None:

@@ -344,7 +344,7 @@ class Exchange:
         error = self._error or error_for(outcome)
         if not self._started:
             body = self.protocol.render_error(error)
-            await self._write_whole(body, error.status, retry_after(error))
+            await self._write_whole(body, self.protocol.status(error), retry_after(error))
         elif self._words is not None:
             await self._write(sse.encode(self._words.fail(error)), last=True)
 

@@ -188,7 +188,8 @@ class Client:
     ) -> None:
         """A request's head only, with the body still to come."""
         head = {"host": "test", "content-length": str(body_bytes), **(headers or {})}
-        request = h11.Request(method=method, target=path, headers=list(head.items()))
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in head.items()]
+        request = h11.Request(method=method, target=path, headers=encoded)
         await self.stream.send_all(self.http.send(request) or b"")
 
     async def post(self, path: str, fields: Any, headers: dict[str, str] | None = None) -> None:  # noqa: ANN401 - JSON
