@@ -13,17 +13,26 @@ from typing import TYPE_CHECKING, Literal, assert_never
 
 import trio
 
+from ds4trio.chat.format import Prompt
 from ds4trio.chat.load import load_chat_format
-from ds4trio.chat.output import OutputParser
+from ds4trio.chat.output import AnswerParser
 from ds4trio.config import Settings
 from ds4trio.engine import engine as core
 from ds4trio.engine.job import EndReason, EngineRequest, PrefillProgress, TokenEvent, TokensEnded
 from ds4trio.errors import ContextOverflowError, RequestError
-from ds4trio.events import Finished, GenerationEvent, PromptProgress, TextDelta, Usage
+from ds4trio.events import (
+    Finished,
+    FinishReason,
+    GenerationEvent,
+    PromptProgress,
+    TextDelta,
+    Usage,
+)
 from ds4trio.request import (
     Conversation,
     GenerationRequest,
     Message,
+    PromptBatch,
     SamplingParams,
     TextPrompt,
     TokenPrompt,
@@ -36,11 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
     from pathlib import Path
 
-    from ds4trio.chat.format import ChatFormat
+    from ds4trio.chat.format import ChatFormat, OutputParser
     from ds4trio.engine.engine import Engine, TokenStream
     from ds4trio.engine.job import EngineEvent, JobReport
     from ds4trio.models.base import CausalLM
-    from ds4trio.text.tokenizer import Tokenizer
+    from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
 
 ReplyPhase = Literal["queue", "prefill", "decode"]
 
@@ -51,13 +60,10 @@ class Reply:
     Iterate over it for events one by one, or call `receive` for all that are ready together.
     """
 
-    def __init__(self, stream: TokenStream, service: Service, request: GenerationRequest) -> None:
+    def __init__(self, stream: TokenStream, parser: OutputParser, decoder: StreamDecoder) -> None:
         self._stream = stream
-        self._parser = OutputParser(stop=request.stop)
-        # A turn begins a text; raw text goes on where the prompt stopped.
-        self._decoder = service.tokenizer.new_decoder(
-            start_of_text=isinstance(request.prompt, Conversation)
-        )
+        self._parser = parser
+        self._decoder = decoder
         self._unread: deque[GenerationEvent] = deque()
         self._generated_tokens = 0
         self._token_times: list[float] = []
@@ -118,18 +124,19 @@ class Reply:
                 case _:
                     assert_never(event)
         out += self._text_of(token_ids)
-        if self._parser.stop_sequence is not None:
+        if self._parser.is_done:
             self._stream.stop()
         return out
 
-    def _text_of(self, token_ids: list[int]) -> list[TextDelta]:
-        if not token_ids or self._parser.stop_sequence is not None:
+    def _text_of(self, token_ids: list[int]) -> Sequence[GenerationEvent]:
+        if not token_ids or self._parser.is_done:
             return []
         self._generated_tokens += len(token_ids)
         return self._parser.feed(self._decoder.feed(token_ids))
 
     def _end(self, ended: TokensEnded) -> list[GenerationEvent]:
         self._finished = True
+        was_done = self._parser.is_done
         tail = self._parser.finish(self._decoder.finish())
         usage = Usage(
             prompt_tokens=ended.report.prompt_tokens,
@@ -137,8 +144,10 @@ class Reply:
             cached_prompt_tokens=ended.report.cached_prompt_tokens,
         )
         stopped = self._parser.stop_sequence
-        length = ended.reason is EndReason.LENGTH and stopped is None
-        return [*tail, Finished("length" if length else "stop", usage, stopped)]
+        reason: FinishReason = "tool_calls" if self._parser.called_tools else "stop"
+        if ended.reason is EndReason.LENGTH and not was_done:
+            reason = "length"
+        return [*tail, Finished(reason, usage, stopped)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,19 +171,19 @@ class Service:
         Raises: RequestError, OverloadedError, EngineFailed, on entering.
         """
         self.engine.check_capacity()
-        token_ids = await self._encode(request.prompt)
+        prompt, parser, decoder = await self._prepare(request)
         context_tokens = self.engine.context_tokens
-        if len(token_ids) >= context_tokens:
-            raise ContextOverflowError(len(token_ids), context_tokens)
+        if len(prompt.token_ids) >= context_tokens:
+            raise ContextOverflowError(len(prompt.token_ids), context_tokens)
         job = EngineRequest(
-            token_ids,
+            prompt.token_ids,
             sampling=request.sampling,
             max_tokens=request.max_tokens,
             min_tokens=request.min_tokens,
             stop_ids=frozenset() if request.ignore_eos else self.stop_ids,
         )
         async with self.engine.submit(job) as stream:
-            yield Reply(stream, self, request)
+            yield Reply(stream, parser, decoder)
 
     def chat(
         self,
@@ -213,21 +222,30 @@ class Service:
             )
         )
 
-    async def _encode(self, prompt: Conversation | TextPrompt | TokenPrompt) -> Sequence[int]:
-        match prompt:
+    async def _prepare(
+        self, request: GenerationRequest
+    ) -> tuple[Prompt, OutputParser, StreamDecoder]:
+        match request.prompt:
             case Conversation():
                 if self.chat_format is None:
                     raise RequestError(
                         f"{self.name} has no chat template; use /v1/completions", param="messages"
                     )
-                return (await run_off_loop(self.chat_format.render, prompt)).token_ids
-            case TextPrompt():
-                token_ids = await run_off_loop(self.tokenizer.encode, prompt.text)
-                return [*self.tokenizer.bos_ids, *token_ids]
-            case TokenPrompt():
-                return prompt.token_ids
+                prompt = await run_off_loop(self.chat_format.render, request)
+                decoder = self.tokenizer.new_decoder(visible=self.chat_format.visible_tokens)
+                return prompt, self.chat_format.new_parser(request, prompt), decoder
+            case TextPrompt(text):
+                token_ids = await run_off_loop(self.tokenizer.encode, text)
+                prompt = Prompt(text, [*self.tokenizer.bos_ids, *token_ids])
+            case TokenPrompt(ids):
+                prompt = Prompt("", list(ids))
+            case PromptBatch():
+                raise RequestError("several prompts at once are not supported", param="prompt")
             case _:
-                assert_never(prompt)
+                assert_never(request.prompt)
+        # Raw text goes on where the prompt stopped; a turn, unlike it, begins a text.
+        decoder = self.tokenizer.new_decoder(start_of_text=False)
+        return prompt, AnswerParser(request.stop), decoder
 
 
 @asynccontextmanager

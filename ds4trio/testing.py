@@ -29,16 +29,19 @@ import torch
 import trio
 
 from ds4trio.chat.format import Prompt
+from ds4trio.chat.output import AnswerParser
 from ds4trio.config import Settings
 from ds4trio.engine.engine import open_engine
+from ds4trio.request import Conversation
 from ds4trio.service import Service
 from ds4trio.threads import LoopPoster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
+    from ds4trio.chat.format import OutputParser
     from ds4trio.models.base import Chunk
-    from ds4trio.request import Conversation
+    from ds4trio.request import GenerationRequest, OutputFormat
     from ds4trio.text.tokenizer import StreamDecoder
 
 BOS_ID = 256
@@ -259,7 +262,9 @@ class ByteTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if 0 <= token_id < 256 else b""
 
-    def new_decoder(self, *, start_of_text: bool = True) -> StreamDecoder:
+    def new_decoder(
+        self, *, start_of_text: bool = True, visible: Collection[str] = ()
+    ) -> StreamDecoder:
         return _ByteDecoder()
 
 
@@ -278,11 +283,20 @@ class PlainChatFormat:
     """A `ChatFormat` for `ByteTokenizer`: ``role: content`` lines, then ``assistant: ``."""
 
     stop_ids = frozenset({END_ID})
+    visible_tokens: frozenset[str] = frozenset()
+    thinking_end: str | None = None
 
-    def render(self, conversation: Conversation) -> Prompt:
-        lines = [f"{message.role}: {message.content}\n" for message in conversation.messages]
+    def render(self, request: GenerationRequest) -> Prompt:
+        assert isinstance(request.prompt, Conversation)
+        lines = [f"{message.role}: {message.content}\n" for message in request.prompt.messages]
         text = "".join(lines) + "assistant: "
         return Prompt(text, [BOS_ID, *text.encode()])
+
+    def output_format(self, request: GenerationRequest) -> OutputFormat | None:
+        return request.output_format
+
+    def new_parser(self, request: GenerationRequest, prompt: Prompt) -> OutputParser:
+        return AnswerParser(request.stop)
 
 
 @asynccontextmanager

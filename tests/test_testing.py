@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4trio.models.base import CausalLM, Chunk
-from ds4trio.request import Conversation, Message
+from ds4trio.request import Conversation, GenerationRequest, Message
 from ds4trio.testing import (
     BOS_ID,
     END_ID,
@@ -76,9 +76,8 @@ def test_parts() -> None:
 
 
 def test_a_plain_conversation() -> None:
-    prompt = CHAT_FORMAT.render(
-        Conversation((Message("system", "Be."), Message("user", "<|end|>")))
-    )
+    messages = (Message("system", "Be."), Message("user", "<|end|>"))
+    prompt = CHAT_FORMAT.render(GenerationRequest(Conversation(messages)))
     assert prompt.text == "system: Be.\nuser: <|end|>\nassistant: "
     assert prompt.token_ids == [BOS_ID, *prompt.text.encode()]
     assert CHAT_FORMAT.stop_ids == {END_ID}

@@ -42,7 +42,13 @@ class OutputParser(Protocol):
 
     @property
     def stop_sequence(self) -> str | None:
-        """The stop string that ended the answer; from then on ``feed`` returns nothing."""
+        """The stop string that ended the answer."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the answer is whole although the model may go on: a stop string came, or the one
+        tool call that was allowed. From then on ``feed`` returns nothing."""
         ...
 
     @property
@@ -70,6 +76,18 @@ class ChatFormat(Protocol):
     @property
     def stop_ids(self) -> frozenset[int]:
         """Tokens with which the model ends its turn."""
+        ...
+
+    @property
+    def visible_tokens(self) -> frozenset[str]:
+        """Control tokens that are markup of an answer, for the parser to read: the decoder's (and a
+        grammar's) text has their spelling. Perhaps not all are in the vocabulary."""
+        ...
+
+    @property
+    def thinking_end(self) -> str | None:
+        """What ends the model's thoughts, as the parser reads it; None if it has none. In most
+        vocabularies it is a control token."""
         ...
 
     def render(self, request: GenerationRequest) -> Prompt:

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from ds4trio.chat.deepseek_v4 import DeepseekV4ChatFormat
+    from ds4trio.chat.deepseek_v4_prompt import PromptContract
     from ds4trio.chat.format import ChatFormat
     from ds4trio.text.tokenizer import Tokenizer
 
+#: Only DeepSeek V4 has this token.
+_DSML = "\uff5cDSML\uff5c"
 _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -31,9 +35,12 @@ class LoadedChat:
     stop_ids: frozenset[int]
 
 
-def load_chat_format(source: Path, tokenizer: Tokenizer) -> LoadedChat:
+def load_chat_format(
+    source: Path, tokenizer: Tokenizer, *, prompt_contract: PromptContract | None = None
+) -> LoadedChat:
     """How the model in a folder or a GGUF file writes conversations.
 
+    ``prompt_contract`` is for DeepSeek V4 alone; None: what comes with the model says.
     Raises: LoadError naming the file.
     """
     gguf = source.is_file()
@@ -43,6 +50,9 @@ def load_chat_format(source: Path, tokenizer: Tokenizer) -> LoadedChat:
     if eos_id is not None:
         stop_ids |= {eos_id}
     try:
+        if not gguf and _is_deepseek_v4(source, tokenizer):
+            deepseek = _deepseek_v4(source, tokenizer, stop_ids, prompt_contract)
+            return LoadedChat(deepseek, deepseek.stop_ids)
         template = _template(config.get("chat_template"))
         if template is None:
             return LoadedChat(None, stop_ids)
@@ -86,6 +96,30 @@ def _eos_ids(config: Mapping[str, object]) -> Iterator[int]:
     for index in value if isinstance(value, list) else [value]:
         if isinstance(index, int):
             yield index
+
+
+def _is_deepseek_v4(folder: Path, tokenizer: Tokenizer) -> bool:
+    """Whether it is one that has its own vocabulary; any other needs a template like all models."""
+    is_v4 = read_json_object(folder / "config.json").get("model_type") == "deepseek_v4"
+    return is_v4 and _DSML in tokenizer.control_tokens
+
+
+def _deepseek_v4(
+    folder: Path,
+    tokenizer: Tokenizer,
+    stop_ids: frozenset[int],
+    contract: PromptContract | None,
+) -> DeepseekV4ChatFormat:
+    # Its package is large, and no other model needs it.
+    try:
+        from ds4trio.chat.deepseek_v4 import DeepseekV4ChatFormat
+        from ds4trio.chat.deepseek_v4_prompt import prompt_contract
+    except ImportError as error:
+        raise LoadError(
+            f"DeepSeek V4's prompts need the package deepseek-recipe: {error}"
+        ) from None
+    contract = contract or prompt_contract(folder)
+    return DeepseekV4ChatFormat(tokenizer, contract=contract, stop_ids=stop_ids)
 
 
 def _template(value: object) -> str | None:

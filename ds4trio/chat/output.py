@@ -1,82 +1,141 @@
-"""Model text to events, ended by stop strings."""
+"""Model text of one answer to events: thoughts, then calls, then stop strings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ds4trio.events import TextDelta
+from ds4trio.chat.stop import StopStrings
+from ds4trio.chat.thought_calls import ThoughtCalls
+from ds4trio.events import (
+    TextDelta,
+    ThinkingDelta,
+    ToolArgumentsDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ds4trio.chat.format import ParsedEvent
+    from ds4trio.chat.thinking import ThinkingSplitter
+    from ds4trio.chat.tool_parser import CallParser, ToolEvent
 
 
-class OutputParser:
-    """Reads one answer. The events' text is the same however the answer is cut into pieces.
+class AnswerParser:
+    """A `ds4trio.chat.format.OutputParser`.
 
-    The answer ends before the stop string that is complete first, as if it came character by
-    character; of several complete at once, before the longest. Text that may yet turn out to begin
-    a stop string is held back.
+    Stop strings end the answer's text; in thoughts and in tool calls they mean nothing.
     """
 
-    def __init__(self, stop: Iterable[str] = ()) -> None:
-        """``stop`` strings are not empty."""
-        self._matchers = [_Matcher(text) for text in stop]
-        self._first_chars = {matcher.stop[0] for matcher in self._matchers}
-        self._held = ""
-        #: The stop string that ended the answer.
-        self.stop_sequence: str | None = None
+    def __init__(
+        self,
+        stop: Iterable[str] = (),
+        *,
+        thinking: ThinkingSplitter | None = None,
+        new_tools: Callable[[], CallParser] | None = None,
+        one_call: bool = False,
+    ) -> None:
+        """Without ``thinking`` all is answer, without ``new_tools`` calls are text. ``one_call``:
+        the answer ends with its first call."""
+        self._stop = StopStrings(stop)
+        self._thinking = thinking
+        self._tools = new_tools() if new_tools else None
+        self._thought_calls = ThoughtCalls(new_tools) if new_tools and thinking else None
+        self._one_call = one_call
+        self.called_tools = False
+        self.is_done = False
 
-    def feed(self, text: str) -> list[TextDelta]:
-        """Events for more text; none once a stop string was found."""
-        if self.stop_sequence is not None:
+    @property
+    def stop_sequence(self) -> str | None:
+        return self._stop.found
+
+    @property
+    def in_thinking(self) -> bool:
+        return self._thinking is not None and self._thinking.in_thinking
+
+    def feed(self, text: str) -> Sequence[ParsedEvent]:
+        return [] if self.is_done else _joined(self._split(text))
+
+    def finish(self, text_end: str = "") -> Sequence[ParsedEvent]:
+        if self.is_done:
             return []
-        if not self._held and self._first_chars.isdisjoint(text):
-            return _deltas(text)
-        known = self._held + text
-        for end, char in enumerate(text, start=len(self._held) + 1):
-            complete = [matcher.stop for matcher in self._matchers if matcher.advance(char)]
-            if complete:
-                self.stop_sequence = max(complete, key=len)
-                return _deltas(known[: end - len(self.stop_sequence)])
-        held = max(matcher.matched for matcher in self._matchers)
-        sure = len(known) - held
-        self._held = known[sure:]
-        return _deltas(known[:sure])
+        events = self._split(text_end)
+        if self._thinking is not None:
+            for piece in self._thinking.finish():
+                events += self._piece(piece.text, is_thought=piece.is_thought)
+        if self._thought_calls is not None:
+            thought, calls = self._thought_calls.finish()
+            events += _thought(thought)
+            events += self._told(calls)
+        if self._tools is not None:
+            events += self._told(self._tools.finish())
+        events += _text(self._stop.flush())
+        self.is_done = True
+        return _joined(events)
 
-    def finish(self, text_end: str = "") -> list[TextDelta]:
-        """The last text, and what was held back of it."""
-        deltas = self.feed(text_end)
-        if self.stop_sequence is not None:
-            return deltas
-        held, self._held = self._held, ""
-        return _deltas("".join([delta.text for delta in deltas]) + held)
+    def _split(self, text: str) -> list[ParsedEvent]:
+        if self._thinking is None:
+            return self._piece(text, is_thought=False)
+        events: list[ParsedEvent] = []
+        for piece in self._thinking.feed(text):
+            events += self._piece(piece.text, is_thought=piece.is_thought)
+        if self._thought_calls is not None and not self._thinking.in_thinking:
+            events += _thought(self._thought_calls.flush())
+        return events
+
+    def _piece(self, text: str, *, is_thought: bool) -> list[ParsedEvent]:
+        if is_thought:
+            return _thought(self._thought_calls.feed(text) if self._thought_calls else text)
+        events: list[ParsedEvent] = _thought(
+            self._thought_calls.flush() if self._thought_calls else ""
+        )
+        if self._tools is None:
+            return events + self._told(_text(text))
+        events += self._told(self._tools.feed(text))
+        if self._tools.is_over and not self.is_done:
+            events += _text(self._stop.flush())
+            self.is_done = True
+        return events
+
+    def _told(self, tool_events: Sequence[ToolEvent]) -> list[ParsedEvent]:
+        events: list[ParsedEvent] = []
+        for event in tool_events:
+            if self.is_done:
+                break
+            match event:
+                case TextDelta():
+                    events += _text(self._stop.feed(event.text))
+                    self.is_done = self._stop.found is not None
+                    continue
+                case ToolCallStarted():
+                    events += _text(self._stop.flush())
+                    self.called_tools = True
+                case ToolCallEnded():
+                    self.is_done = self._one_call
+            events.append(event)
+        return events
 
 
-class _Matcher:
-    """Finds one stop string, a character at a time, in constant time each.
-
-    Source: Knuth, Morris and Pratt, "Fast pattern matching in strings", 1977.
-    """
-
-    def __init__(self, stop: str) -> None:
-        self.stop = stop
-        #: How much of ``stop`` the text ends with.
-        self.matched = 0
-        # For each length matched: the longest shorter beginning of ``stop`` that also ends it.
-        self._shorter = [0]
-        for char in stop[1:]:
-            self._shorter.append(self._next(self._shorter[-1], char))
-
-    def advance(self, char: str) -> bool:
-        """Whether ``char`` completes the stop string, after which the matcher is spent."""
-        self.matched = self._next(self.matched, char)
-        return self.matched == len(self.stop)
-
-    def _next(self, matched: int, char: str) -> int:
-        while matched and self.stop[matched] != char:
-            matched = self._shorter[matched - 1]
-        return matched + 1 if self.stop[matched] == char else 0
-
-
-def _deltas(text: str) -> list[TextDelta]:
+def _text(text: str) -> list[TextDelta]:
     return [TextDelta(text)] if text else []
+
+
+def _thought(text: str) -> list[ParsedEvent]:
+    return [ThinkingDelta(text)] if text else []
+
+
+def _joined(events: list[ParsedEvent]) -> list[ParsedEvent]:
+    """The same with fewer events: what goes on from one to the next is in one."""
+    joined: list[ParsedEvent] = []
+    for event in events:
+        match joined[-1] if joined else None, event:
+            case TextDelta() as last, TextDelta():
+                joined[-1] = TextDelta(last.text + event.text)
+            case ThinkingDelta() as last, ThinkingDelta():
+                joined[-1] = ThinkingDelta(last.text + event.text)
+            case ToolArgumentsDelta() as last, ToolArgumentsDelta() if last.index == event.index:
+                joined[-1] = ToolArgumentsDelta(last.index, last.text + event.text)
+            case _:
+                joined.append(event)
+    return joined

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NoReturn
 
 import jinja2
+from jinja2 import meta
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -23,31 +24,49 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from jinja2.runtime import Context
 
+    from ds4trio.chat.shield import Disguise
+
 #: Characters. A guess: twice the largest request body that is accepted by default.
 MAX_RENDERED_CHARS = 64 * 1024 * 1024
 _MAX_POWER_OPERAND = 1024
+#: Where `_tojson` finds the disguise: not an identifier, so no template can name it.
+_DISGUISE = "the disguise of what users wrote"
 
 
 def compile_template(source: str) -> jinja2.Template:
     """Raises: jinja2.TemplateSyntaxError."""
-    environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-    return environment.from_string(source)
+    return _environment().from_string(source)
 
 
-def render_template(template: jinja2.Template, variables: Mapping[str, object]) -> str:
-    """Raises: whatever the template's code does."""
+def variables_read(source: str) -> frozenset[str]:
+    """Names that a template expects to be given. Raises: jinja2.TemplateSyntaxError."""
+    return frozenset(meta.find_undeclared_variables(_environment().parse(source)))
+
+
+def render_template(
+    template: jinja2.Template, variables: Mapping[str, object], disguise: Disguise
+) -> str:
+    """The text, in which everything that is hidden in the variables is still hidden.
+
+    Raises: whatever the template's code does.
+    """
     pieces: list[str] = []
     size = 0
-    for piece in template.generate(variables):
+    for piece in template.generate({**variables, _DISGUISE: disguise}):
         size += len(piece)
         if size > MAX_RENDERED_CHARS:
             raise SecurityError("the rendered conversation is too long")
         pieces.append(piece)
     return "".join(pieces)
+
+
+def _environment() -> _Environment:
+    environment = _Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    return environment
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -91,14 +110,35 @@ def _strftime_now(format_: str) -> str:
     return datetime.now().strftime(format_)
 
 
+@jinja2.pass_context
 def _tojson(
+    context: Context,
     value: object,
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Unlike Jinja's own, this one does not escape HTML.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    disguise: Disguise = context[_DISGUISE]
+    # JSON escapes some of the characters that may be hidden, so it must see them. Unlike Jinja's
+    # own, this filter does not escape HTML.
+    return disguise.hide(
+        json.dumps(
+            _revealed(value, disguise),
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
     )
+
+
+def _revealed(value: object, disguise: Disguise) -> object:
+    match value:
+        case str():
+            return disguise.reveal(value)
+        case dict():
+            return {_revealed(k, disguise): _revealed(v, disguise) for k, v in value.items()}
+        case list() | tuple():
+            return [_revealed(item, disguise) for item in value]
+    return value

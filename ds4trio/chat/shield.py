@@ -9,7 +9,8 @@ Hidden are
 - characters chosen so that every control token's spelling has one of them: then no spelling can
   come of user text alone, however the template cuts and joins it;
 - at the borders of a text, what could be part of a spelling that the template's text begins or
-  ends. Whitespace at the borders does not count: templates trim it, and it stays where it is.
+  ends. Whitespace at the borders does not count: templates trim it, and it stays where it is;
+- the private use characters themselves, so that each stand-in has one meaning.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 #: Plane 16, all of it for private use, less the last two code points, which are noncharacters.
 _STAND_INS = range(0x100000, 0x10FFFE)
-_STAND_IN = re.compile("[\U00100000-\U0010fffd]")
 
 
 class ControlShield:
@@ -37,17 +37,16 @@ class ControlShield:
         self._prefixes = {s[:end] for s in self._spellings for end in range(1, len(s))}
         self._suffixes = {s[start:] for s in self._spellings for start in range(1, len(s))}
         telling = "".join(map(re.escape, sorted(_telling_characters(self._spellings))))
-        self._telling = re.compile(f"[{telling}]") if telling else None
+        self._telling = re.compile(f"[\U00100000-\U0010fffd{telling}]")
 
-    def disguise(self, texts: Iterable[str]) -> Disguise:
-        """Hides and reveals the characters of one conversation, whose texts are given."""
-        return Disguise(self, texts)
+    def disguise(self) -> Disguise:
+        """Hides and reveals the characters of one conversation."""
+        return Disguise(self)
 
     def positions(self, text: str) -> set[int]:
         """Where in a text the characters to be hidden are."""
         found = self._border_positions(text)
-        if self._telling is not None:
-            found.update(match.start() for match in self._telling.finditer(text))
+        found.update(match.start() for match in self._telling.finditer(text))
         return found
 
     def _border_positions(self, text: str) -> set[int]:
@@ -68,10 +67,9 @@ class ControlShield:
 class Disguise:
     """Stand-ins for the hidden characters of one conversation."""
 
-    def __init__(self, shield: ControlShield, texts: Iterable[str]) -> None:
+    def __init__(self, shield: ControlShield) -> None:
         self._shield = shield
-        taken = {char for text in texts for char in _STAND_IN.findall(text)}
-        self._free = (char for char in map(chr, _STAND_INS) if char not in taken)
+        self._free = map(chr, _STAND_INS)
         self._stand_in_of: dict[str, str] = {}
         self._revealed: dict[int, str] = {}
 

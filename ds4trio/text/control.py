@@ -1,4 +1,4 @@
-"""Which parts of a text a template wrote as control tokens."""
+"""Control tokens by their spelling: in what a template wrote, and in what a model answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 class ControlSplitter:
@@ -26,3 +26,14 @@ class ControlSplitter:
         # A pattern with one group alternates: text, spelling, text, ...
         pieces = self._pattern.split(text)
         return [ids[piece] if index % 2 else piece for index, piece in enumerate(pieces) if piece]
+
+
+def visible_bytes(
+    control_tokens: Mapping[str, int], spellings: Collection[str]
+) -> dict[int, bytes]:
+    """The text of those control tokens that are to be seen as text."""
+    return {
+        control_tokens[spelling]: spelling.encode()
+        for spelling in spellings
+        if spelling in control_tokens
+    }

@@ -9,6 +9,7 @@ import msgspec
 import tokenizers
 
 from ds4trio.errors import LoadError
+from ds4trio.text.control import visible_bytes
 from ds4trio.text.decoder import Utf8StreamDecoder
 from ds4trio.text.json_file import read_json_object
 from ds4trio.text.pieces import (
@@ -20,7 +21,7 @@ from ds4trio.text.pieces import (
 from ds4trio.text.respell import respell, secret_spellings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
 
@@ -78,8 +79,14 @@ class HfTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes.get(token_id, b"")
 
-    def new_decoder(self, *, start_of_text: bool = True) -> Utf8StreamDecoder:
-        return Utf8StreamDecoder(self._bytes, drop_space=self._drop_space and start_of_text)
+    def new_decoder(
+        self, *, start_of_text: bool = True, visible: Collection[str] = ()
+    ) -> Utf8StreamDecoder:
+        return Utf8StreamDecoder(
+            self._bytes,
+            drop_space=self._drop_space and start_of_text,
+            visible=visible_bytes(self.control_tokens, visible),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import sentencepiece
 
 from ds4trio.errors import LoadError
-from ds4trio.text.control import ControlSplitter
+from ds4trio.text.control import ControlSplitter, visible_bytes
 from ds4trio.text.decoder import Utf8StreamDecoder
 from ds4trio.text.json_file import read_json_object, token_spelling
 from ds4trio.text.pieces import SPACE_MARK, sentencepiece_bytes
 from ds4trio.text.sentencepiece_proto import PieceType, read_pieces, with_piece_types
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -90,8 +90,14 @@ class SentencePieceTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes.get(token_id, b"")
 
-    def new_decoder(self, *, start_of_text: bool = True) -> Utf8StreamDecoder:
-        return Utf8StreamDecoder(self._bytes, drop_space=self._drop_space and start_of_text)
+    def new_decoder(
+        self, *, start_of_text: bool = True, visible: Collection[str] = ()
+    ) -> Utf8StreamDecoder:
+        return Utf8StreamDecoder(
+            self._bytes,
+            drop_space=self._drop_space and start_of_text,
+            visible=visible_bytes(self.control_tokens, visible),
+        )
 
     def _begins_texts_with_space(self) -> bool:
         """Whether decoding drops a first space: the model knows, and does not say."""

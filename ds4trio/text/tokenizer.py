@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 class Tokenizer(Protocol):
@@ -52,8 +52,13 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def new_decoder(self, *, start_of_text: bool = True) -> StreamDecoder:
+    def new_decoder(
+        self, *, start_of_text: bool = True, visible: Collection[str] = ()
+    ) -> StreamDecoder:
         """A decoder for one answer.
+
+        ``visible`` are control tokens that are the answer's markup (``<tool_call>``): for those who
+        read it their spelling is text. Those that the vocabulary lacks are no matter.
 
         ``start_of_text`` False: the answer goes on within a text, so a first space belongs to it
         even where the tokenizer begins every text with one (SentencePiece).

@@ -6,6 +6,7 @@ import pytest
 from chat_rig import (
     CONTROL,
     TYPED,
+    asking,
     control_in,
     conversation,
     small_format,
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from ds4trio.chat.shield import ControlShield
 from ds4trio.errors import RequestError
-from ds4trio.request import Conversation, Message
+from ds4trio.request import Message
 
 KEEPING = ["chatml", "composed", "brackets"]
 TRIMMING = ["headers", "alternating"]
@@ -54,8 +55,8 @@ def test_templates_trim_as_if_nothing_was_hidden(style: str, content: str, space
 @given(name=TYPED)
 def test_no_name_adds_a_control_token(name: str) -> None:
     chat = small_format("composed")
-    neutral = chat.render(Conversation((Message("user", "a", name="x"),)))
-    prompt = chat.render(Conversation((Message("user", "a", name=name),)))
+    neutral = chat.render(asking(Message("user", "a", name="x")))
+    prompt = chat.render(asking(Message("user", "a", name=name)))
     assert control_in(prompt) == control_in(neutral)
 
 
@@ -70,7 +71,7 @@ def test_a_typed_control_token_is_many_tokens(control: str) -> None:
 
 @given(text=TYPED)
 def test_hidden_text_is_revealed_as_it_was(text: str) -> None:
-    disguise = ControlShield(CONTROL).disguise([text])
+    disguise = ControlShield(CONTROL).disguise()
     hidden = disguise.hide(text)
     assert len(hidden) == len(text)
     assert not any(control in hidden for control in CONTROL)
@@ -98,7 +99,7 @@ def test_user_and_template_text_together_spell_no_control_token(
 ) -> None:
     spellings, before, typed, after = case
     own = [spelling for spelling in spellings if spelling in before or spelling in after]
-    hidden = ControlShield(spellings).disguise([typed]).hide(typed)
+    hidden = ControlShield(spellings).disguise().hide(typed)
     for seen in (hidden, hidden.strip()):
         found = [spelling for spelling in spellings if spelling in before + seen + after]
         assert set(found) <= set(own)
@@ -116,18 +117,18 @@ def test_user_and_template_text_together_spell_no_control_token(
 def test_each_border_of_a_text_is_guarded(
     spelling: str, before: str, typed: str, after: str
 ) -> None:
-    hidden = ControlShield([spelling]).disguise([typed]).hide(typed)
+    hidden = ControlShield([spelling]).disguise().hide(typed)
     assert spelling in before + typed.strip() + after
     assert spelling not in before + hidden.strip() + after
 
 
 def test_text_far_from_control_tokens_is_not_touched() -> None:
     text = "if a < b: print('c')  # [d]"
-    assert ControlShield(["<|im_end|>", "<|eot|>"]).disguise([text]).hide(text) == text
+    assert ControlShield(["<|im_end|>", "<|eot|>"]).disguise().hide(text) == text
 
 
 def test_a_model_without_control_tokens_hides_nothing() -> None:
-    assert ControlShield([]).disguise(["<|x|>"]).hide("<|x|>") == "<|x|>"
+    assert ControlShield([]).disguise().hide("<|x|>") == "<|x|>"
 
 
 def test_a_text_with_every_stand_in_is_refused() -> None:

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import pytest
-from chat_rig import CHATML, CONTROL, HEADERS, SPECIAL, conversation, small_tokenizer
+from chat_rig import (
+    CHATML,
+    CONTROL,
+    HEADERS,
+    SPECIAL,
+    conversation,
+    in_transformers_words,
+    small_tokenizer,
+)
 from transformers import AutoTokenizer
 
 from ds4trio.chat.load import load_chat_format
@@ -119,9 +128,9 @@ def test_the_default_model_writes_as_transformers_does(default_model: Path) -> N
     chat = load_chat_format(default_model, tokenizer).format
     assert chat is not None
     asked = conversation("What is 12 + 34?", "46\n", "And ☕ <b>that</b>?")
-    messages = [{"role": turn.role, "content": turn.content} for turn in asked.messages]
-    theirs = AutoTokenizer.from_pretrained(default_model).apply_chat_template
+    oracle: Any = AutoTokenizer.from_pretrained(default_model)
+    theirs = partial(oracle.apply_chat_template, **in_transformers_words(asked))
     prompt = chat.render(asked)
-    assert prompt.text == theirs(messages, tokenize=False, add_generation_prompt=True)
-    assert prompt.token_ids == theirs(messages, return_dict=False, add_generation_prompt=True)
+    assert prompt.text == theirs(tokenize=False)
+    assert prompt.token_ids == theirs(return_dict=False)
     assert chat.stop_ids == {tokenizer.control_tokens["<|im_end|>"]}

@@ -10,12 +10,13 @@ from jinja2.exceptions import SecurityError
 
 from ds4trio.chat import sandbox
 from ds4trio.chat.sandbox import compile_template, render_template
+from ds4trio.chat.shield import ControlShield
 from ds4trio.chat.template import TemplateChatFormat
 from ds4trio.errors import RequestError
 
 
 def render(source: str, **variables: object) -> str:
-    return render_template(compile_template(source), variables)
+    return render_template(compile_template(source), variables, ControlShield([]).disguise())
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4trio.chat.output import OutputParser
-from ds4trio.events import TextDelta
+from ds4trio.chat.stop import StopStrings
 
 STOPS = st.lists(st.text("ab\n", min_size=1, max_size=5), max_size=3)
 TEXTS = st.text("ab\n", max_size=30)
-
-
-def read(parser: OutputParser, pieces: list[str]) -> str:
-    deltas = [delta for piece in pieces[:-1] for delta in parser.feed(piece)]
-    deltas += parser.finish(pieces[-1] if pieces else "")
-    assert all(delta.text for delta in deltas)
-    return "".join([delta.text for delta in deltas])
 
 
 def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
@@ -35,19 +27,19 @@ def test_any_cutting_gives_the_text_before_the_stop(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     borders = [0, *sorted(cuts), len(text)]
-    pieces = [text[a:b] for a, b in pairwise(borders)]
-    parser = OutputParser(stop=stops)
-    assert (read(parser, pieces), parser.stop_sequence) == naive(text, stops)
+    reader = StopStrings(stops)
+    said = "".join([reader.feed(text[a:b]) for a, b in pairwise(borders)]) + reader.flush()
+    assert (said, reader.found) == naive(text, stops)
 
 
 @given(text=TEXTS, stops=STOPS)
 def test_only_what_may_begin_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
-    parser = OutputParser(stop=stops)
+    reader = StopStrings(stops)
     said, known = "", ""
     for char in text:
         known += char
-        said += "".join([delta.text for delta in parser.feed(char)])
-        if parser.stop_sequence is not None:
+        said += reader.feed(char)
+        if reader.found is not None:
             return
         held = known[len(said) :]
         beginnings = {stop[:size] for stop in stops for size in range(1, len(stop))}
@@ -56,30 +48,27 @@ def test_only_what_may_begin_a_stop_string_is_held_back(text: str, stops: list[s
 
 
 def test_without_stop_strings_text_passes_at_once() -> None:
-    parser = OutputParser()
-    assert parser.feed("a") == [TextDelta("a")]
-    assert parser.feed("") == []
-    assert parser.finish("b") == [TextDelta("b")]
+    reader = StopStrings()
+    assert [reader.feed("a"), reader.feed(""), reader.flush()] == ["a", "", ""]
 
 
 def test_nothing_follows_a_stop_string() -> None:
-    parser = OutputParser(stop=["STOP"])
-    assert parser.feed("one STO") == [TextDelta("one ")]
-    assert parser.feed("P two") == []
-    assert parser.stop_sequence == "STOP"
-    assert parser.feed("three") == []
-    assert parser.finish("four") == []
+    reader = StopStrings(["STOP"])
+    assert [reader.feed("one STO"), reader.feed("P two"), reader.feed("three")] == ["one ", "", ""]
+    assert (reader.found, reader.flush()) == ("STOP", "")
 
 
-def test_held_text_comes_at_the_end() -> None:
-    parser = OutputParser(stop=["STOP"])
-    assert parser.feed("ST") == []
-    assert parser.finish("A") == [TextDelta("STA")]
-    assert parser.stop_sequence is None
+@given(before=TEXTS, after=TEXTS, stops=STOPS)
+def test_an_interruption_parts_texts(before: str, after: str, stops: list[str]) -> None:
+    reader = StopStrings(stops)
+    said = reader.feed(before) + reader.flush()
+    assert (said, reader.found) == naive(before, stops)
+    if reader.found is None:
+        said = reader.feed(after) + reader.flush()
+        assert (said, reader.found) == naive(after, stops)
 
 
 @pytest.mark.parametrize("stops", [["ab", "b"], ["b", "ab"]])
 def test_of_stops_that_end_together_the_longest_counts(stops: list[str]) -> None:
-    parser = OutputParser(stop=stops)
-    assert parser.feed("xab") == [TextDelta("x")]
-    assert parser.stop_sequence == "ab"
+    reader = StopStrings(stops)
+    assert (reader.feed("xab"), reader.found) == ("x", "ab")
