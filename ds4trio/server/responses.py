@@ -127,8 +127,9 @@ class Responses:
     _logs: dict[str, EventLog] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        for response in self.folder.load() if self.folder is not None else ():
-            self.store.add(response)
+        if self.folder is not None:
+            gone = [old for response in self.folder.load() for old in self.store.add(response)]
+            self.folder.remove(gone)
 
     # --- for the exchange that makes an answer ---
 

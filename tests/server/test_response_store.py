@@ -22,6 +22,7 @@ from ds4trio.server.response_store import (
     ResponseStore,
     StoredResponse,
 )
+from ds4trio.server.responses import Responses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,6 +208,15 @@ def test_what_cannot_be_read_is_left_alone(tmp_path: Path, name: str, content: b
     (tmp_path / name).write_bytes(content)
     assert folder.load() == [stored(0)]
     assert (tmp_path / name).read_bytes() == content
+
+
+def test_a_folder_with_more_than_is_kept_is_cut_to_that(tmp_path: Path) -> None:
+    folder = ResponseFolder(tmp_path)
+    for number in range(5):
+        folder.write(stored(number))
+    responses = Responses(ResponseStore(max_responses=2), folder)
+    assert len(responses.store) == len(folder.load()) == 2
+    assert all(response.id in responses.store for response in folder.load())
 
 
 def test_a_failed_write_leaves_what_was_there(
