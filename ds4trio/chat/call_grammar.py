@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 #: JSON as chat templates write it, so as models have seen it. It leaves no room for endless space.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+#: What a Lark string may not hold as it stands, and JSON may.
+_CONTROL = r"[\x7f-\x9f]"
+_SLASH_OR_ESCAPE = r"\\.|[/\n]"
 
 
 def answer_format(request: GenerationRequest, markup: ToolMarkup) -> OutputFormat | None:
@@ -55,15 +58,16 @@ def answer_format(request: GenerationRequest, markup: ToolMarkup) -> OutputForma
 
 def _calls(request: GenerationRequest, tools: Sequence[ToolSpec], markup: ToolMarkup) -> str:
     one = not request.parallel_tool_calls or markup.most_calls == 1
-    calls = "call" if one else f"call ({_literal(markup.between)} call)*"
-    rules = [f"calls: {_literal(markup.before)}{calls}{_literal(markup.after)}"]
+    calls = "call" if one else f"call ({_literal(markup.between)}call)*"
+    before, after = (_literal(text) if text else "" for text in (markup.before, markup.after))
+    rules = [f"calls: {before}{calls}{after}"]
     rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
     for index, tool in enumerate(tools):
         name = json.dumps(tool.name, ensure_ascii=False)
-        start = _literal(f'{{"name": {name}, "{markup.arguments_key}": ')
-        schema = {**tool_parameters(tool), "x-guidance": _SPACING}
-        rules.append(f'call_{index}: {start} arguments_{index} "}}"')
-        rules.append(f"arguments_{index}: %json {_json(schema)}")
+        # Cut where JSON is, so that an answer may also be other JSON that begins alike.
+        pieces = ["{", '"name"', ": ", name, ", ", f'"{markup.arguments_key}"', ": "]
+        rules.append(f'call_{index}: {"".join(map(_literal, pieces))}arguments_{index} "}}"')
+        rules.append(f"arguments_{index}: %json {_json(tool_parameters(tool))}")
     return "\n".join(rules) + "\n"
 
 
@@ -77,11 +81,8 @@ def form_rule(form: OutputFormat) -> str:
         case LarkGrammar():
             return f"%lark {{\n{form.grammar}\n}}"
         case Choice():
-            return " | ".join(json.dumps(option, ensure_ascii=False) for option in form.options)
+            return " | ".join(map(_literal, form.options))
     assert_never(form)
-
-
-_SLASH_OR_ESCAPE = r"\\.|[/\n]"
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -89,9 +90,14 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _literal(text: str) -> str:
-    """A text as a Lark string, with spaces around it; nothing for no text."""
-    return f" {json.dumps(text, ensure_ascii=False)} " if text else ""
+    """A text as a Lark string, with spaces around it."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return f" {re.sub(_CONTROL, _code, quoted)} "
+
+
+def _code(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def _json(schema: Mapping[str, object]) -> str:
-    return json.dumps(schema, ensure_ascii=False)
+    return json.dumps({"x-guidance": _SPACING, **schema}, ensure_ascii=False)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from chat_rig import (
     CONTROL,
@@ -9,15 +13,20 @@ from chat_rig import (
     asking,
     control_in,
     conversation,
+    in_transformers_words,
+    oracle,
     small_format,
     spelled,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from ds4trio.chat.shield import ControlShield
+from ds4trio.chat.template import TemplateChatFormat
 from ds4trio.errors import RequestError
-from ds4trio.request import Message
+from ds4trio.request import Conversation, GenerationRequest, Message, ToolCall, ToolSpec
+from ds4trio.text.from_hf import HfTokenizer
 
 KEEPING = ["chatml", "composed", "brackets"]
 TRIMMING = ["headers", "alternating"]
@@ -135,3 +144,60 @@ def test_a_text_with_every_stand_in_is_refused() -> None:
     text = "".join(map(chr, range(0x100000, 0x10FFFE))) + "<s>"
     with pytest.raises(RequestError):
         small_format("chatml").render(conversation(text))
+
+
+def full(typed: str, key: str | None = None) -> GenerationRequest:
+    """A request with a typed text wherever there can be one."""
+    schema = {
+        "type": "object",
+        "description": typed,
+        "properties": {key or typed: {"type": "string", "enum": [typed], "x": [{"y": typed}]}},
+    }
+    arguments = json.dumps({"a": typed, key or typed: [typed, {"b": typed}], "n": 1})
+    return asking(
+        Message("user", typed, name=typed),
+        Message("assistant", typed, None, typed, (ToolCall(typed, typed, arguments),)),
+        Message("tool", typed, tool_call_id=typed),
+        Message("user", typed),
+        tools=(ToolSpec(typed, typed, schema), ToolSpec(typed, typed, grammar=typed)),
+    )
+
+
+STYLES_WITH_TOOLS = ["tagged tools", "listed tools", "bare tools", "chatml", "headers", "thinking"]
+
+
+@pytest.mark.parametrize("style", STYLES_WITH_TOOLS)
+@given(typed=TYPED.filter(bool))
+def test_nothing_about_tools_adds_a_control_token(style: str, typed: str) -> None:
+    neutral = small_format(style).render(full("x"))
+    prompt = small_format(style).render(full(typed))
+    assert control_in(prompt) == control_in(neutral)
+    assert spelled(prompt) == prompt.text
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("style", ["tagged tools", "listed tools", "bare tools"])
+@given(typed=TYPED.filter(bool))
+def test_what_was_typed_about_tools_is_all_there(style: str, typed: str) -> None:
+    asked = full(typed)
+    # Custom tools and ids of other lengths are not transformers' conventions.
+    assert isinstance(asked.prompt, Conversation)
+    turns = [replace(m, tool_call_id=m.tool_call_id and "123456789") for m in asked.prompt.messages]
+    calls = tuple(replace(call, id="123456789") for call in turns[1].tool_calls)
+    turns[1] = replace(turns[1], tool_calls=calls)
+    asked = replace(asked, prompt=Conversation(tuple(turns)), tools=asked.tools[:1])
+    theirs: Any = oracle(style).apply_chat_template
+    prompt = small_format(style).render(asked)
+    assert prompt.text == theirs(**in_transformers_words(asked), tokenize=False)
+
+
+def test_what_json_escapes_may_be_part_of_a_control_token() -> None:
+    backend = Tokenizer(models.BPE())
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken('"\\"', special=True)])
+    tokenizer = HfTokenizer(json.loads(backend.to_str()))
+    template = '{{ tools | tojson }}{% for m in messages %}{% endfor %}{# <tool_call> "arguments #}'
+    chat = TemplateChatFormat(template, tokenizer, variables={})
+    asked = asking(Message("user", "a"), tools=(ToolSpec('"\\"', "\n"),))
+    function = json.loads(chat.render(asked).text)[0]["function"]
+    assert (function["name"], function["description"]) == ('"\\"', "\n")
