@@ -81,6 +81,9 @@ class Settings:
     api_keys_file: Path | None = _setting(
         None, "file with one API key a line; default: no key is needed"
     )
+    responses_dir: Path | None = _setting(
+        None, "folder in which /v1/responses keeps its answers; default: only in memory"
+    )
     log_format: Literal["text", "json"] = _setting("text", "how log lines are written")
 
     def __post_init__(self) -> None:

@@ -25,6 +25,8 @@ from ds4trio.server.app import App
 from ds4trio.server.connection import ConnectionLimits
 from ds4trio.server.keys import ApiKeys
 from ds4trio.server.metrics import Metrics
+from ds4trio.server.response_store import ResponseFolder
+from ds4trio.server.responses import Responses
 from ds4trio.server.state import ServerState
 
 if TYPE_CHECKING:
@@ -67,9 +69,10 @@ async def serve_until_signal(settings: Settings, open_service: OpenService) -> N
 
 
 def make_state(settings: Settings) -> ServerState:
-    """Raises: ConfigError for unreadable keys."""
+    """Raises: ConfigError for unreadable keys or an unusable folder of answers."""
     keys = ApiKeys.load(settings.api_keys_file) if settings.api_keys_file else None
-    state = ServerState(settings, Metrics(), keys)
+    folder = ResponseFolder(settings.responses_dir) if settings.responses_dir else None
+    state = ServerState(settings, Metrics(), keys, responses=Responses(folder=folder))
     state.metrics.watch_engine(lambda: state.service.engine.stats if state.service else None)
     return state
 
