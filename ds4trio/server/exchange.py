@@ -122,7 +122,6 @@ class Exchange:
         self._words: Words | None = None
         self._error: Ds4TrioError | None = None
         self._started = False
-        self._writing = False
         self._finishing = False
         self._next_heartbeat = 0.0
 
@@ -302,12 +301,7 @@ class Exchange:
     async def _start(self, status: int, headers: Headers) -> None:
         request_id = self.record.request_id.encode("ascii")
         head = [*headers, (b"x-request-id", request_id)]
-        try:
-            await self._put({"type": "http.response.start", "status": status, "headers": head})
-        except trio.Cancelled:
-            # Nothing is on its way before the first of the body: last words can still be said.
-            self._writing = False
-            raise
+        await self._put({"type": "http.response.start", "status": status, "headers": head})
         self._started = True
         self.record.status = status
 
@@ -323,8 +317,11 @@ class Exchange:
         await self._write(body, last=True)
 
     async def _put(self, message: dict[str, Any]) -> None:
-        """Every write. A failed one ends the request; nothing is written after it."""
-        self._writing = True
+        """Every write. A failed one ends the request; nothing is written after it.
+
+        Cancelled before a byte was written, last words can still be said; later the connection
+        refuses them, and is cut.
+        """
         try:
             await self._send(message)
         except OSError as error:
@@ -332,14 +329,12 @@ class Exchange:
             self.end(Outcome.STALLED if stalled else Outcome.CLIENT_GONE)
             await trio.lowlevel.checkpoint()
             raise AssertionError("unreachable: the scope is cancelled") from None
-        self._writing = False
         self._next_heartbeat = trio.current_time() + self._state.settings.heartbeat_s
 
     async def _last_words(self) -> None:
         """Tell a client that is still there why its request ended early."""
         outcome = self.record.outcome
-        # An interrupted write leaves the response in an unknown state: the connection is cut.
-        if outcome in (Outcome.COMPLETED, Outcome.CLIENT_GONE, Outcome.STALLED) or self._writing:
+        if outcome in (Outcome.COMPLETED, Outcome.CLIENT_GONE, Outcome.STALLED):
             return
         error = self._error or error_for(outcome)
         if not self._started:
