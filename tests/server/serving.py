@@ -222,6 +222,21 @@ class Client:
             body += piece
         return body
 
+    def take_ready(self) -> bytes:
+        """What of the body has arrived, without waiting."""
+        body = b""
+        while True:
+            event = self.http.next_event()
+            if isinstance(event, h11.Data):
+                body += event.data
+            elif event is h11.NEED_DATA:
+                try:
+                    self.http.receive_data(os.read(self.stream.socket.fileno(), 65536))
+                except BlockingIOError:
+                    return body
+            else:
+                raise AssertionError(event)
+
     async def read_until(self, enough: Callable[[bytes], bool]) -> bytes:
         """The body from here, as soon as it is enough."""
         body = b""

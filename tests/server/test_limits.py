@@ -14,10 +14,12 @@ import trio.testing
 from dialects import (
     DIALECTS,
     Dialect,
+    Event,
     ask,
     every_dialect,
     prompt_tokens,
     requests_total,
+    stream_events,
     whole_or_stream,
 )
 from serving import Client, Server, headers, saying, serving, until
@@ -67,14 +69,14 @@ async def hold_at(server: Server, moment: str) -> int:
     return forward
 
 
-async def error_of(client: Client, dialect: Dialect, *, stream: bool) -> tuple[int, dict[str, str]]:
-    """Status (200 for a stream that began) and error of an answer that has one."""
+async def error_of(client: Client, dialect: Dialect, *, stream: bool) -> tuple[int, str]:
+    """Status (200 for a stream that began) and message of an answer that ends with an error."""
     head = await client.head()
     assert headers(head)["x-request-id"] == ID
     body = await client.rest()
     if stream and head.status_code == 200:
         return head.status_code, dialect.last_error(body)
-    return head.status_code, json.loads(body)["error"]
+    return head.status_code, json.loads(body)["error"]["message"]
 
 
 # --- deadlines ---
@@ -102,7 +104,7 @@ async def test_a_deadline_ends_the_work(
         server.gate.open()
         status, error = await error_of(client, dialect, stream=stream)
         assert status == (200 if stream else 504)
-        assert error["code"] == "deadline_exceeded"
+        assert "deadline" in error
         await server.idle()
         assert len(server.model.forwards) == forwards
         told = await server.metrics()
@@ -131,7 +133,7 @@ async def test_a_deadline_in_the_queue(
             server.gate.open()
             status, error = await error_of(client, dialect, stream=stream)
         assert status == (200 if stream else 504)
-        assert error["code"] == "deadline_exceeded"
+        assert "deadline" in error
         assert {row.sequence for rows in server.model.forwards for row in rows} == {0}
 
 
@@ -147,7 +149,8 @@ async def test_a_deadline_in_the_body(mock_clock: MockClock, dialect: Dialect) -
         await until(lambda: ID in server.state.live)
         mock_clock.jump(5)
         status, error = await error_of(client, dialect, stream=False)
-    assert (status, error["code"]) == (504, "deadline_exceeded")
+    assert status == 504
+    assert "deadline" in error
 
 
 @every_dialect
@@ -160,7 +163,7 @@ async def test_a_body_that_does_not_come(mock_clock: MockClock, dialect: Dialect
         status, error = await error_of(client, dialect, stream=False)
         figures = await server.metrics()
     assert status == 408
-    assert "5 s" in error["message"]
+    assert "5 s" in error
     assert figures[requests_total(dialect, False, "rejected")] == 1
 
 
@@ -205,7 +208,7 @@ async def test_a_deadline_just_before_the_first_byte(
     assert refused[0]["status"] == 200
     head, answer = sent
     assert head["status"] == 504
-    assert json.loads(answer["body"])["error"]["code"] == "deadline_exceeded"
+    assert "deadline" in json.loads(answer["body"])["error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "-inf", "1e999"])
@@ -220,20 +223,16 @@ async def test_a_deadline_that_is_none(text: str) -> None:
 # --- signs of life ---
 
 
-async def next_event(client: Client) -> str:
-    """One event's worth of a stream in which the server is silent otherwise."""
-    data = b""
-    while not data.endswith(b"\n\n"):
-        data += await client.data()
-    (block,) = data.decode().removesuffix("\n\n").split("\n\n")
-    return block
+async def next_event(client: Client) -> Event:
+    """One event, in which the server has said all it has to say for now."""
+    (event,) = stream_events(await client.read_until(lambda body: body.endswith(b"\n\n")))
+    return event
 
 
-async def begun(client: Client, dialect: Dialect) -> None:
-    """Past a stream's head, and past what it opens with."""
-    assert (await client.head()).status_code == 200
-    if dialect.opening_events:
-        await client.read_until(lambda body: body.count(b"\n\n") == dialect.opening_events)
+async def said_until_now(client: Client) -> bytes:
+    """What the server has written by itself, once it has nothing more to do."""
+    await trio.testing.wait_all_tasks_blocked()
+    return client.take_ready()
 
 
 @every_dialect
@@ -243,10 +242,10 @@ async def test_signs_of_life_while_the_worker_computes(
 ) -> None:
     async with serving(gated=True, prefill_chunk_tokens=CHUNK, heartbeat_s=10) as server:
         client = await begin(server, dialect, stream=True)
-        await begun(client, dialect)
+        assert (await client.head()).status_code == 200
         await hold_at(server, moment)
-        if moment == "decode":
-            await client.read_until(lambda body: dialect.text_so_far(body) == "xxx")
+        said = dialect.text_so_far(await said_until_now(client))
+        assert said == ("xxx" if moment == "decode" else "")
         for _ in range(3):
             mock_clock.jump(10)
             assert dialect.is_sign_of_life(await next_event(client))
@@ -262,14 +261,16 @@ async def test_signs_of_life_in_the_queue(mock_clock: MockClock, dialect: Dialec
         await server.gate.reached(1)
         async with await server.connect() as client:
             await client.post(dialect.path, dialect.fields("Hi", stream=True, max_tokens=5))
-            await begun(client, dialect)
+            await client.head()
+            await until(lambda: server.engine.engine.stats.waiting == 1)
+            opening = await said_until_now(client)
             for _ in range(3):
                 mock_clock.jump(10)
                 assert dialect.is_sign_of_life(await next_event(client))
             await first.fin()
             await until(lambda: server.state.live[ID].record.outcome)
             server.gate.open()
-            body = await client.rest()
+            body = opening + await client.rest()
         assert dialect.read(body, stream=True).text == "HiHiH"
 
 
@@ -281,22 +282,26 @@ async def test_signs_of_life_while_text_is_held_back(
     async with serving(gated=True, heartbeat_s=10) as server, await server.connect() as client:
         fields = dialect.fields("<s>", stream=True, stop="<s><s><s>!", max_tokens=9)
         await client.post(dialect.path, fields)
-        await begun(client, dialect)
+        await client.head()
+        said = b""
         for forward in range(1, 6):
             server.gate.release()
             await server.gate.reached(forward + 1)
+            said += await said_until_now(client)
+            assert dialect.text_so_far(said) == ""
             mock_clock.jump(10)
             assert dialect.is_sign_of_life(await next_event(client))
         server.gate.open()
-        assert dialect.read(await client.rest(), stream=True).text == "<s><s><s>"
+        assert dialect.read(said + await client.rest(), stream=True).text == "<s><s><s>"
 
 
 @every_dialect
 async def test_no_sign_of_life_where_there_is_life(mock_clock: MockClock, dialect: Dialect) -> None:
     async with serving(gated=True, heartbeat_s=10) as server, await server.connect() as client:
         await client.post(dialect.path, dialect.fields("Hi", stream=True, max_tokens=20))
-        await begun(client, dialect)
-        body = b""
+        await client.head()
+        await server.gate.reached(1)
+        body = await said_until_now(client)
         for forward in range(1, 20):
             mock_clock.jump(9)
             server.gate.release()
@@ -304,9 +309,9 @@ async def test_no_sign_of_life_where_there_is_life(mock_clock: MockClock, dialec
             body += await client.data()
         server.gate.open()
         body += await client.rest()
-    events = body.decode().split("\n\n")
-    text = [event for event in events if '"H"' in event or '"i"' in event]
-    assert not any(dialect.is_sign_of_life(e) for e in events[: events.index(text[-1])])
+    *_, last = [body.rindex(token) for token in (b'"H"', b'"i"')]
+    events = stream_events(body[: body.rindex(b"\n\n", 0, last) + 2])
+    assert not [event for event in events[1:] if dialect.is_sign_of_life(event)]
 
 
 @every_dialect
@@ -357,7 +362,7 @@ async def test_cancel_on_demand(dialect: Dialect, stream: bool, moment: str) -> 
             server.gate.open()
         status, error = await error_of(client, dialect, stream=stream)
         assert status == (200 if stream else 499)
-        assert "cancelled" in error["message"]
+        assert "cancelled" in error
         assert statuses == [200]
         assert forwards_after == [forwards]
         assert await cancel(server, ID) == 200, "asking again is no error"
@@ -480,9 +485,9 @@ async def test_a_full_queue(dialect: Dialect, stream: bool) -> None:
                 await client.post(dialect.path, dialect.fields("Hi", stream=stream))
                 head = await client.head()
                 error = json.loads(await client.rest())["error"]
-            assert head.status_code == 429
+            assert head.status_code == dialect.overloaded
             assert 1 <= int(headers(head)["retry-after"]) <= 60
-            assert error["code"] == "rate_limit_exceeded"
+            assert "try again" in error["message"]
             # One that leaves frees its place at once, though the worker is busy.
             await second.fin()
             await until(lambda: server.state.live[ID].record.outcome)
@@ -527,4 +532,5 @@ async def test_a_stream_that_the_server_ends_says_so(dialect: Dialect) -> None:
         await server.gate.reached(3)
     async with client:
         status, error = await error_of(client, dialect, stream=True)
-    assert (status, error["code"]) == (200, "unavailable")
+    assert status == 200
+    assert "shutting down" in error
