@@ -56,6 +56,12 @@ class SentencePieceTokenizer:
             for index, piece in enumerate(pieces)
             if index not in control_ids
         }
+        # A space that is spelled as a byte is never the tokenizer's own.
+        self._byte_spaces = {
+            index
+            for index, piece in enumerate(pieces)
+            if piece.type is PieceType.BYTE and self._bytes[index] == b" "
+        }
         self._drop_space = self._begins_texts_with_space()
         self.bos_ids = self._read_bos(config)
 
@@ -96,13 +102,14 @@ class SentencePieceTokenizer:
         return Utf8StreamDecoder(
             self._bytes,
             drop_space=self._drop_space and start_of_text,
+            kept_spaces=self._byte_spaces,
             visible=visible_bytes(self.control_tokens, visible),
         )
 
     def _begins_texts_with_space(self) -> bool:
         """Whether decoding drops a first space: the model knows, and does not say."""
         for index, data in self._bytes.items():
-            if data.startswith(b" "):
+            if data.startswith(b" ") and index not in self._byte_spaces:
                 return len(self._processor.decode([index])) < len(data.decode())
         return False
 

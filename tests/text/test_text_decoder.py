@@ -59,3 +59,10 @@ def test_a_character_cut_short_is_replaced_at_the_end() -> None:
     decoder = Utf8StreamDecoder(TABLE)
     assert decoder.feed(list("☕".encode())[:2]) == ""
     assert decoder.finish() == "\ufffd"
+
+
+def test_visible_ids_are_text_in_their_place() -> None:
+    first, second = "é".encode()
+    decoder = Utf8StreamDecoder(TABLE, visible={256: b"<tool_call>"})
+    assert decoder.feed([97, 256]) == "a<tool_call>"
+    assert decoder.feed([first, 257, second, 256]) == "é<tool_call>"

@@ -117,6 +117,23 @@ def test_models_without_a_first_space_keep_the_first_space() -> None:
     assert decoded(tokenizer, tokenizer.encode(" the cat")) == " the cat"
 
 
+def test_a_first_space_that_is_a_byte_is_kept() -> None:
+    space = theirs("bpe").piece_to_id("<0x20>")
+    assert decoded(ours("bpe"), [space]) == theirs("bpe").decode([space]) == " "
+
+
+def test_models_with_bytes_and_no_other_early_space_drop_the_first_space() -> None:
+    tokenizer = SentencePieceTokenizer(sentencepiece_model("bpe"), {})
+    assert decoded(tokenizer, tokenizer.encode("the cat")) == "the cat"
+
+
+def test_markup_is_visible_if_asked_for() -> None:
+    tokenizer = ours("bpe")
+    ids = [tokenizer.control_tokens[spelling] for spelling in ("<|start|>", "</think>")]
+    decoder = tokenizer.new_decoder(visible={"</think>", "<tool_call>"})
+    assert decoder.feed(ids) == "</think>"
+
+
 def test_within_a_text_a_first_space_is_kept() -> None:
     ids = ours("bpe").encode("the cat")
     assert ours("bpe").new_decoder(start_of_text=False).feed(ids) == " the cat"
