@@ -86,17 +86,18 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         if isinstance(default, bool):
             parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=help_)
         else:
-            parser.add_argument(flag, dest=name, metavar=kind.upper().split()[-1], help=shown)
+            words = kind.removeprefix("one of ")
+            metavar = words.upper().split()[-1] if words == kind else words.replace(", ", "|")
+            parser.add_argument(flag, dest=name, metavar=metavar, help=shown)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
     flags: dict[str, object] = {}
     for name, *_ in describe():
         value = getattr(options, name)
-        if isinstance(value, str):
-            value = convert(name, value, "--" + name.replace("_", "-"))
-        if value is not None:
-            flags[name] = value
+        if value is not None:  # given: perhaps as an empty text, which stands for None
+            flag = "--" + name.replace("_", "-")
+            flags[name] = convert(name, value, flag) if isinstance(value, str) else value
     return load_settings(flags, file=options.config)
 
 

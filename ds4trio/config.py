@@ -6,6 +6,7 @@ and carries its unit. Later sources win: default, file, environment, flag.
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from dataclasses import dataclass, field, fields
@@ -25,9 +26,19 @@ FILE_VARIABLE = "DS4TRIO_CONFIG"
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
+DAY_S = 86400
+#: More than any machine has; torch starts them all, and dies of too many.
+MAX_THREADS = 1024
 
-def _setting(default: object, help_: str, *, minimum: float | None = None) -> Any:  # noqa: ANN401
-    return field(default=default, metadata={"help": help_, "minimum": minimum})
+
+def _setting(
+    default: object,
+    help_: str,
+    *,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+) -> Any:  # noqa: ANN401 - a field's default stands for its value
+    return field(default=default, metadata={"help": help_, "range": (minimum, maximum)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +51,7 @@ class Settings:
     served_model_name: str | None = _setting(None, "the name clients see; default: the model's own")
     strict_model_name: bool = _setting(False, "refuse requests that name another model")
     host: str = _setting("127.0.0.1", "address to listen on")
-    port: int = _setting(8000, "port to listen on; 0 takes a free one", minimum=0)
+    port: int = _setting(8000, "port to listen on; 0 takes a free one", minimum=0, maximum=65535)
     context_tokens: int | None = _setting(
         None, "longest prompt and answer together; default: what the model was made for", minimum=1
     )
@@ -56,7 +67,10 @@ class Settings:
         60.0, "seconds in which a request body must have arrived", minimum=0
     )
     client_stall_timeout_s: float = _setting(
-        30.0, "seconds a client may read nothing before it is cut off", minimum=0
+        30.0,
+        "seconds a client may read nothing before it is cut off",
+        minimum=0,
+        maximum=DAY_S,  # the kernel counts in milliseconds, in 32 bits
     )
     half_close: Literal["cancel", "respond"] = _setting(
         "cancel", "what a client means that closes its sending side: it has left, or it still reads"
@@ -72,7 +86,7 @@ class Settings:
     )
     max_body_bytes: int = _setting(32 * 1024 * 1024, "largest request body", minimum=1)
     threads: int | None = _setting(
-        None, "CPU threads for the model; default: one a core", minimum=1
+        None, "CPU threads for the model; default: one a core", minimum=1, maximum=MAX_THREADS
     )
     dtype: Literal["auto", "fp32", "bf16"] = _setting(
         "auto", "precision of the weights; auto is fp32 on a CPU and bf16 on a GPU"
@@ -88,10 +102,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            minimum = spec.metadata["minimum"]
             value = getattr(self, spec.name)
-            if minimum is not None and value is not None and value < minimum:
-                raise ConfigError(f"{spec.name}: {value} is less than {minimum:g}")
+            if isinstance(value, str | Path) and "\0" in str(value):
+                raise ConfigError(f"{spec.name}: {str(value)!r} has a NUL character in it")
+            if isinstance(value, int | float):
+                _check_range(spec.name, value, *spec.metadata["range"])
 
 
 def load_settings(
@@ -163,7 +178,7 @@ def _from_file(file: Path) -> dict[str, object]:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number without end
         raise ConfigError(f"{file}: {error}") from None
     hints = get_type_hints(Settings)
     values: dict[str, object] = {}
@@ -174,12 +189,24 @@ def _from_file(file: Path) -> dict[str, object]:
         if kind is Path and isinstance(value, str):
             values[key] = file.parent / value
         elif kind is float and type(value) in (int, float):
-            values[key] = float(value)
+            try:
+                values[key] = float(value)
+            except OverflowError:
+                raise ConfigError(f"{file}: {key}: the number is too large") from None
         elif type(value) is kind and value in (_choices(hints[key]) or (value,)):
             values[key] = value
         else:
             raise ConfigError(f"{file}: {key}: {value!r} is not {_type_words(hints[key])}")
     return values
+
+
+def _check_range(name: str, value: float, minimum: float, maximum: float) -> None:
+    if not abs(value) < math.inf:  # or it is not a number
+        raise ConfigError(f"{name}: {value} is not a finite number")
+    if value < minimum:
+        raise ConfigError(f"{name}: {value} is less than {minimum:g}")
+    if value > maximum:
+        raise ConfigError(f"{name}: {value} is more than {maximum:g}")
 
 
 def _is_optional(hint: object) -> bool:

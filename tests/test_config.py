@@ -1,0 +1,225 @@
+"""Settings: where they come from, who wins, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ds4trio.config import ENV_PREFIX, Settings, convert, describe, load_settings
+from ds4trio.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAMES = [spec.name for spec in fields(Settings)]
+
+#: For each setting three values other than the default: as text, and what the text means.
+VALUES: dict[str, list[tuple[str, object]]] = {
+    "model": [("a", "a"), ("./b", "./b"), ("org/c", "org/c")],
+    "served_model_name": [("a", "a"), ("b", "b"), ("", None)],
+    "strict_model_name": [("true", True), ("ON", True), ("1", True)],
+    "host": [("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")],
+    "port": [("0", 0), ("65535", 65535), ("80", 80)],
+    "context_tokens": [("1", 1), ("4096", 4096), ("", None)],
+    "max_running": [("1", 1), ("2", 2), ("64", 64)],
+    "max_waiting": [("0", 0), ("1", 1), ("5", 5)],
+    "prefill_chunk_tokens": [("1", 1), ("64", 64), ("512", 512)],
+    "request_timeout_s": [("0", 0.0), ("1.5", 1.5), ("", None)],
+    "body_timeout_s": [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0)],
+    "client_stall_timeout_s": [("0", 0.0), ("1.5", 1.5), ("86400", 86400.0)],
+    "half_close": [("respond", "respond"), ("cancel", "cancel"), ("respond", "respond")],
+    "max_connections": [("1", 1), ("2", 2), ("5000", 5000)],
+    "drain_timeout_s": [("0", 0.0), ("1.5", 1.5), ("60", 60.0)],
+    "heartbeat_s": [("0.01", 0.01), ("1.5", 1.5), ("60", 60.0)],
+    "max_body_bytes": [("1", 1), ("1000", 1000), ("1_000", 1000)],
+    "threads": [("1", 1), ("2", 2), ("", None)],
+    "dtype": [("fp32", "fp32"), ("bf16", "bf16"), ("auto", "auto")],
+    "device": [("cpu", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda:1")],
+    "api_keys_file": [("keys", Path("keys")), ("/keys", Path("/keys")), ("", None)],
+    "responses_dir": [("kept", Path("kept")), ("/kept", Path("/kept")), ("", None)],
+    "log_format": [("json", "json"), ("text", "text"), ("json", "json")],
+}
+WRONG = {
+    "strict_model_name": ["maybe", "2", "tru"],
+    "port": ["-1", "65536", "eighty", "80.0", ""],
+    "context_tokens": ["0", "-1", "many"],
+    "max_running": ["0", "", "1.5"],
+    "max_waiting": ["-1", "x"],
+    "prefill_chunk_tokens": ["0", "x"],
+    "request_timeout_s": ["-0.1", "nan", "inf", "soon"],
+    "body_timeout_s": ["-1", "nan", "inf", ""],
+    "client_stall_timeout_s": ["-1", "nan", "inf", "86401"],
+    "half_close": ["", "both"],
+    "max_connections": ["0", "x"],
+    "drain_timeout_s": ["-1", "nan", "-inf"],
+    "heartbeat_s": ["0", "nan", "inf", "-1"],
+    "max_body_bytes": ["0", "1e3"],
+    "threads": ["0", "-2", "100000"],
+    "dtype": ["", "float32", "FP32"],
+    "log_format": ["", "xml", "JSON"],
+    "host": ["a\0b"],
+    "model": ["a\0b"],
+    "api_keys_file": ["a\0b"],
+}
+
+
+def test_the_tables_are_of_all_settings() -> None:
+    assert VALUES.keys() == set(NAMES)
+    assert WRONG.keys() <= set(NAMES)
+    assert [name for name, *_ in describe()] == NAMES
+    assert all(help_ for *_, help_ in describe())
+
+
+def error_of(**sources: Any) -> str | None:
+    """What is wrong, if anything is. Anything but a ConfigError is a bug."""
+    try:
+        load_settings(**sources)
+    except ConfigError as error:
+        return error.message
+    return None
+
+
+def toml(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"{name} = {str(value).lower()}\n"
+    return f"{name} = {value}\n" if isinstance(value, int | float) else f"{name} = '{value}'\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flag_over_environment_over_file_over_default(name: str, tmp_path: Path) -> None:
+    (_, in_file), (env_text, in_env), (flag_text, in_flag) = VALUES[name]
+    assert in_file is not None
+    file = tmp_path / "ds4trio.toml"
+    file.write_text(toml(name, in_file))
+    if isinstance(in_file, Path):
+        in_file = tmp_path / in_file  # a file's paths are its neighbours
+    environ = {ENV_PREFIX + name.upper(): env_text, "HOME": "/root"}
+    flags = {name: convert(name, flag_text, "flag")}
+
+    def told(**sources: Any) -> object:
+        return getattr(load_settings(**{"environ": {}, **sources}), name)
+
+    assert told() == getattr(Settings(), name)
+    assert told(file=file) == in_file
+    assert told(environ={"DS4TRIO_CONFIG": str(file)}) == in_file
+    assert told(file=file, environ=environ) == in_env
+    assert told(file=file, environ=environ, flags=flags) == in_flag
+    assert told(environ=environ, flags=flags) == in_flag
+
+
+@pytest.mark.parametrize(("name", "text"), [(n, t) for n, texts in WRONG.items() for t in texts])
+def test_what_is_wrong_is_named(name: str, text: str) -> None:
+    variable = ENV_PREFIX + name.upper()
+    with pytest.raises(ConfigError) as caught:
+        load_settings(environ={variable: text})
+    assert name in caught.value.message.lower()
+    assert "\n" not in caught.value.message
+    with pytest.raises(ConfigError) as caught:
+        load_settings({name: convert(name, text, "--" + name)}, environ={})
+    assert name in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "port = '80'",
+        "port = true",
+        "port = 80.5",
+        "strict_model_name = 1",
+        "strict_model_name = 'true'",
+        "heartbeat_s = '1'",
+        "heartbeat_s = nan",
+        "drain_timeout_s = 1" + "0" * 400,
+        "model = 1",
+        "api_keys_file = 1",
+        "api_keys_file = 'a\\u0000b'".replace("'", '"'),
+        "dtype = 'float32'",
+        "log_format = ['json']",
+        "host = {}",
+        "max_running = 2020-01-01",
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "ds4trio.toml"
+    file.write_text(line)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(environ={}, file=file)
+    assert line.split(" ")[0] in caught.value.message
+
+
+def test_a_name_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="DS4TRIO_PROT: there is no such setting"):
+        load_settings(environ={"DS4TRIO_PROT": "80"})
+    file = tmp_path / "ds4trio.toml"
+    file.write_text("prot = 80")
+    with pytest.raises(ConfigError, match="prot: there is no such setting"):
+        load_settings(environ={}, file=file)
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "binary", "broken"])
+def test_a_file_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "ds4trio.toml"
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "binary":
+        file.write_bytes(b"\xff\xfe")
+    elif kind == "broken":
+        file.write_text("port = \nhost")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(environ={}, file=file)
+    assert caught.value.message.startswith(str(file))
+
+
+def test_other_peoples_variables_are_left_alone() -> None:
+    environ = {"DS4TRIO_HOME": "/nowhere", "DS4TRIO": "x", "PORT": "x", "ds4trio_port": "x"}
+    assert load_settings(environ=environ) == Settings()
+
+
+@given(name=st.sampled_from(NAMES), text=st.text())
+@example(name="port", text="9" * 5000)
+@example(name="max_waiting", text="9" * 4000)
+@example(name="request_timeout_s", text="1e999")
+@example(name="max_running", text="٣")
+def test_any_text_is_a_value_or_an_error(name: str, text: str) -> None:
+    environ = {ENV_PREFIX + name.upper(): text}
+    if message := error_of(environ=environ):
+        assert name in message.lower()
+        assert message.isprintable()
+    else:
+        flags = {name: convert(name, text, "flag")}
+        assert load_settings(environ=environ) == load_settings(flags, environ={})
+
+
+TOML_VALUES = st.one_of(
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="'")),
+)
+
+
+@given(document=st.dictionaries(st.sampled_from([*NAMES, "other"]), TOML_VALUES, max_size=3))
+def test_any_values_in_a_file_are_settings_or_an_error(
+    document: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("toml") / "ds4trio.toml"
+    file.write_text("".join(toml(name, value) for name, value in document.items()), "utf-8")
+    if message := error_of(environ={}, file=file):
+        assert any(name in message for name in document)
+
+
+@given(text=st.binary() | st.text("[]='\"{}.ab1\n").map(str.encode))
+@example(text=b"port = " + b"9" * 5000)
+@example(text=b"a = " + b"[" * 5000)
+def test_any_file_is_settings_or_an_error(
+    text: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("toml") / "ds4trio.toml"
+    file.write_bytes(text)
+    if message := error_of(environ={}, file=file):
+        assert message.startswith(str(file))
