@@ -43,8 +43,12 @@ class Compressor:
     finish: Callable[[torch.Tensor], torch.Tensor] | None
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
-        """Shapes: x (T, hidden); returns (T, 2 * P * D) float32, values then gates."""
-        return torch.cat((self.kv(x), self.gate(x)), -1).to(torch.float32)
+        """In float32, as the release does it. ``advance`` takes the result in, chunk by chunk.
+
+        Shapes: x (T, hidden); returns (T, 2 * P * D), values then gates.
+        """
+        x = x.to(torch.float32)
+        return torch.cat((self.kv(x), self.gate(x)), -1)
 
     def advance(self, projected: torch.Tensor, position: int, state: PooledState) -> None:
         """Take in a chunk that begins at ``position``. Shapes: projected (S, 2 * P * D)."""

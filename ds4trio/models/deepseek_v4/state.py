@@ -8,7 +8,7 @@ length and restored exactly. Source: paper §2.3; transformers' ``DeepseekV4CSAC
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -156,9 +156,8 @@ class DeepseekV4State:
 
         Raises: ValueError if ``saved`` is of another model or length.
         """
-        expected = self._shapes(length)
-        found = {name: tuple(tensor.shape) for name, tensor in saved.items()}
-        if self.length or found != expected:
+        found = {name: _Kind(tuple(t.shape), t.dtype) for name, t in saved.items()}
+        if self.length or found != self._kinds(length):
             raise ValueError("the saved state is of another model or another length")
         for index, layer in enumerate(self.layers):
             layer.window.put(saved[f"{index}.window"], 0)
@@ -167,16 +166,28 @@ class DeepseekV4State:
                 part.append(saved[f"{index}.{name}.rows"])
         self.length = length
 
-    def _shapes(self, length: int) -> dict[str, tuple[int, ...]]:
+    def _kinds(self, length: int) -> dict[str, _Kind]:
         """Of what ``save`` returns at a length."""
-        shapes: dict[str, tuple[int, ...]] = {}
+        kinds = {}
         for index, layer in enumerate(self.layers):
-            shapes[f"{index}.window"] = _written(layer.window, length).shape
+            kinds[f"{index}.window"] = _kind(layer.window.rows, length)
             for name, part in layer.parts.items():
-                waiting = part.waiting
-                shapes[f"{index}.{name}.waiting"] = _written(waiting, length).shape
-                shapes[f"{index}.{name}.rows"] = (length // part.ratio, part.rows.shape[1])
-        return shapes
+                kinds[f"{index}.{name}.waiting"] = _kind(part.waiting.rows, length)
+                pooled, width = length // part.ratio, part.rows.shape[1]
+                kinds[f"{index}.{name}.rows"] = _Kind((pooled, width), part.rows.dtype)
+        return kinds
+
+
+class _Kind(NamedTuple):
+    """What must agree for a tensor to be taken over."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _kind(ring_rows: torch.Tensor, length: int) -> _Kind:
+    size, width = ring_rows.shape
+    return _Kind((min(length, size), width), ring_rows.dtype)
 
 
 def _written(ring: Ring, length: int) -> torch.Tensor:

@@ -159,7 +159,7 @@ def test_a_batch_equals_each_alone(pair: Pair) -> None:
         assert_close(logits, pair.expected[[20 + step, 32 + step, 7 + step]])
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_any_schedule(mixed: Pair, data: st.DataObject) -> None:
     """Sequences of one's own prompts, advanced in any chunks in any company."""
@@ -205,9 +205,14 @@ def test_a_saved_state_of_another_kind_is_refused(v4_pair: Callable[[str], Pair]
     state = heavy.new_state()
     heavy.forward([Chunk(state, PROMPT)])
     saved = state.save()
-    for model, length in ((mixed, LENGTH), (heavy, LENGTH - 16)):
+    rounded = {name: tensor.to(torch.bfloat16) for name, tensor in saved.items()}
+    for model, length, tensors in (
+        (mixed, LENGTH, saved),
+        (heavy, LENGTH - 16, saved),
+        (heavy, LENGTH, rounded),
+    ):
         with pytest.raises(ValueError, match="another"):
-            model.restore_state(length, saved)
+            model.restore_state(length, tensors)
 
 
 @pytest.mark.parametrize("native", [True, False])

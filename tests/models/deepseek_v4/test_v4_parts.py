@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from transformers import DeepseekV4Config as TheirConfig
+from transformers.models.deepseek_v4 import modeling_deepseek_v4
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
     DeepseekV4DecoderLayer,
     DeepseekV4HyperHead,
     DeepseekV4RMSNorm,
     DeepseekV4RotaryEmbedding,
 )
-from v4_checkpoints import RELEASE, VOCABULARY, Release, oracle, prompt, write_release
+from v4_checkpoints import (
+    RELEASE,
+    VOCABULARY,
+    Release,
+    make_checkpoint,
+    oracle,
+    oracle_logits,
+    prompt,
+    variants,
+    write_release,
+)
 
 from ds4trio.models.base import Chunk
 from ds4trio.models.config_fields import ConfigFields, read_json_object
@@ -21,7 +32,13 @@ from ds4trio.models.deepseek_v4.config import read_config
 from ds4trio.models.deepseek_v4.footprint import state_bytes, weights_footprint
 from ds4trio.models.deepseek_v4.hyper_connection import sinkhorn
 from ds4trio.models.deepseek_v4.load import load
-from ds4trio.models.deepseek_v4.matrix import Linear, PlainMatrix
+from ds4trio.models.deepseek_v4.matrix import (
+    Linear,
+    PlainMatrix,
+    fp4_round_trip,
+    fp8_round_trip,
+    hadamard,
+)
 from ds4trio.models.deepseek_v4.moe import Expert
 from ds4trio.models.deepseek_v4.placement import (
     HotExperts,
@@ -279,3 +296,34 @@ def test_rounding_as_the_release_does_changes_little_and_something(folder: Path)
     ]
     # A value between two codes may round either way, after sums in another order.
     assert (torch.cat(pieces) - whole).abs().mean() < difference / 4
+
+
+def test_keys_are_rounded_where_the_release_rounds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle's, right after it turned them: of the window, pooled, and the indexer's."""
+    make_checkpoint(variants()["mixed"], tmp_path)
+    turn = modeling_deepseek_v4.apply_rotary_pos_emb
+
+    def turn_and_round(
+        x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
+    ) -> torch.Tensor:
+        turned: torch.Tensor = turn(x, cos, sin, unsqueeze_dim)
+        match (turned.shape[1], turned.shape[-1]):
+            case (1, 24):  # keys, window's and pooled, of which 8 features turn
+                return torch.cat((fp8_round_trip(turned[..., :16], 64), turned[..., 16:]), -1)
+            case (1, 16) | (32, 16):  # the indexer's keys, and its queries of 32 heads
+                return fp4_round_trip(hadamard(turned), 32)
+            case _:
+                return turned
+
+    ids = prompt(41)
+    model = loaded(tmp_path, simulate=True)
+    found = model.forward([Chunk(model.new_state(), ids, 41)])
+    theirs = oracle(tmp_path)
+    exact = oracle_logits(theirs, ids)
+    monkeypatch.setattr(modeling_deepseek_v4, "apply_rotary_pos_emb", turn_and_round)
+    rounded = oracle_logits(theirs, ids)
+    assert (rounded - exact).abs().mean() > 0.01
+    # Where a value lies between two codes, sums in another order may round it the other way.
+    assert (found - rounded).abs().mean() < 1e-3
