@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ds4trio.chat.deepseek_v4_dsml import MARK
 from ds4trio.chat.template import TemplateChatFormat
 from ds4trio.errors import LoadError
 from ds4trio.text.from_gguf import tokenizer_config_from_gguf
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from ds4trio.chat.format import ChatFormat
     from ds4trio.text.tokenizer import Tokenizer
 
-#: Only DeepSeek V4 has this token.
-_DSML = "\uff5cDSML\uff5c"
 _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -101,7 +100,7 @@ def _eos_ids(config: Mapping[str, object]) -> Iterator[int]:
 def _is_deepseek_v4(folder: Path, tokenizer: Tokenizer) -> bool:
     """Whether it is one that has its own vocabulary; any other needs a template like all models."""
     is_v4 = read_json_object(folder / "config.json").get("model_type") == "deepseek_v4"
-    return is_v4 and _DSML in tokenizer.control_tokens
+    return is_v4 and MARK in tokenizer.control_tokens
 
 
 def _deepseek_v4(
