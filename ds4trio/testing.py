@@ -164,7 +164,8 @@ class ScriptedModel:
 
     ``script`` is given all token ids of a sequence so far, and returns the next one; sampling
     settings change nothing, but if that token is forbidden (a stop id before ``min_tokens``) it is
-    any other. Each forward is held by ``gate`` before it computes.
+    any other. ``logits``, if given, says instead what the model thinks of each of the 258 tokens.
+    Each forward is held by ``gate`` before it computes.
 
     Runs on: made anywhere, used by the worker; ``forwards`` and ``live_states`` can be read
     anywhere.
@@ -174,11 +175,13 @@ class ScriptedModel:
         self,
         script: Callable[[Sequence[int]], int] = alphabet,
         *,
+        logits: Callable[[Sequence[int]], Sequence[float] | torch.Tensor] | None = None,
         gate: StepGate | None = None,
         context_tokens: int = 4096,
         vocab_size: int = VOCAB_SIZE,
     ) -> None:
         self._script = script
+        self._logits = logits
         self._gate = gate
         self._states = 0
         self.vocab_size = vocab_size
@@ -210,18 +213,23 @@ class ScriptedModel:
         )
         if self._gate is not None:
             self._gate.hold()
-        scripted: list[int] = []
+        rows: list[torch.Tensor] = []
         for chunk, state in pairs:
             state.token_ids.extend(chunk.token_ids)
             total = state.length
-            scripted += [
-                self._script(state.token_ids[: total - back])
+            rows += [
+                self._row(state.token_ids[: total - back])
                 for back in reversed(range(chunk.logit_rows))
             ]
+        return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
+
+    def _row(self, token_ids: Sequence[int]) -> torch.Tensor:
+        if self._logits is not None:
+            return torch.as_tensor(self._logits(token_ids), dtype=torch.float32)
         # Finite: where the scripted token is forbidden, others remain.
-        logits = torch.full((len(scripted), self.vocab_size), -1e9)
-        logits[torch.arange(len(scripted)), scripted] = 0.0
-        return logits
+        row = torch.full((self.vocab_size,), -1e9)
+        row[self._script(token_ids)] = 0.0
+        return row
 
     def rows_of(self, first_id: int) -> list[list[ForwardRow]]:
         """The forwards that computed something for prompts that begin with this token: its rows."""
@@ -314,6 +322,7 @@ async def open_scripted_engine(
         max_running=chosen.max_running,
         max_waiting=chosen.max_waiting,
         prefill_chunk_tokens=chosen.prefill_chunk_tokens,
+        threads=chosen.threads or 1,  # tiny tensors: more would only wait for each other
     ) as engine:
         name = chosen.served_model_name or "scripted"
         yield Service(name, engine, ByteTokenizer(), chat_format, chat_format.stop_ids)

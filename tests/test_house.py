@@ -26,11 +26,13 @@ BELOW: dict[str, set[str]] = {
     "text": LEAVES | {"models"},
     "store": LEAVES | {"models", "text"},
     "chat": VOCABULARY | {"text"},
+    "constraint": LEAVES | {"request", "text"},
     "engine": LEAVES | {"request", "models", "threads"},
     "protocols": VOCABULARY,
-    "service": VOCABULARY | {"engine", "chat", "text", "models", "store", "threads"},
+    "service": VOCABULARY | {"engine", "constraint", "chat", "text", "models", "store", "threads"},
     "server": VOCABULARY | {"service", "protocols", "threads", "logs", "engine"},
-    "testing": VOCABULARY | {"service", "engine", "chat", "text", "models", "threads"},
+    "testing": VOCABULARY
+    | {"service", "engine", "constraint", "chat", "text", "models", "threads"},
     "asgi": VOCABULARY | {"service", "server", "logs"},
     "bench": LEAVES | {"service", "server"},
     "cli": VOCABULARY | {"service", "server", "store", "logs", "bench"},
@@ -40,7 +42,17 @@ BELOW: dict[str, set[str]] = {
 #: Which files may import a library that is dangerous elsewhere.
 LIBRARY_HOMES: dict[str, set[str]] = {
     "trio": {"engine/engine", "service", "threads", "server", "bench", "cli", "testing"},
-    "torch": {"models", "engine/worker", "engine/sequence", "engine/sampler", "testing"},
+    "torch": {
+        "models",
+        "engine/worker",
+        "engine/sequence",
+        "engine/sampler",
+        "engine/penalties",
+        "engine/guide",
+        "engine/logprobs",
+        "testing",
+    },
+    "llguidance": {"constraint"},
     "hypercorn": {"server"},
     "h11": {"server", "bench"},
 }

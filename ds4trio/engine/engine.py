@@ -1,4 +1,4 @@
-"""The loop's side of the engine: open it, submit a job, read its tokens, leave.
+"""The loop's side of the engine: open it, submit jobs, read their tokens, leave.
 
 A job exists only inside ``async with engine.submit(...)``. However that block is left, the job's
 flag is set and the block waits until the worker has let go: one cause, one flag. Everything here
@@ -11,11 +11,11 @@ import logging
 import math
 import time
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
+from ds4trio.engine.admission import new_job
 from ds4trio.engine.job import (
     EndReason,
     EngineEvent,
@@ -29,7 +29,6 @@ from ds4trio.engine.messages import Job, JobFailed, Loaded, Signal, StepReport, 
 from ds4trio.engine.stats import EngineStats
 from ds4trio.engine.worker import Limits, Worker
 from ds4trio.errors import (
-    ContextOverflowError,
     Ds4TrioError,
     EngineFailed,
     OverloadedError,
@@ -39,12 +38,14 @@ from ds4trio.errors import (
 from ds4trio.threads import Inbox, LoopPoster, run_worker_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from ds4trio.engine.messages import Delivery, FromWorker, ToWorker
     from ds4trio.models.base import CausalLM
+
+T = TypeVar("T")
 
 logger = logging.getLogger("ds4trio.engine")
 
@@ -131,16 +132,19 @@ class Engine:
         """The worker has died: nothing will be computed any more."""
         return self._failure is not None
 
-    def check_capacity(self) -> None:
-        """Refuse early, before anything is spent on a request.
+    def check_capacity(self, jobs: int = 1) -> None:
+        """Refuse early, before anything is spent on a request for so many sequences.
 
-        Raises: OverloadedError, EngineFailed, UnavailableError.
+        Raises: OverloadedError, EngineFailed, UnavailableError; RequestError, if the engine never
+            has room for so many.
         """
         if self._failure is not None:
             raise self._failed_error()
         if self._closed:
             raise UnavailableError("The engine is closed.")
-        if len(self._streams) - self._unwanted >= self._max_jobs:
+        if jobs > self._max_jobs:
+            raise RequestError(f"{jobs} answers at once are asked for; {self._max_jobs} can be.")
+        if len(self._streams) - self._unwanted + jobs > self._max_jobs:
             place_s = math.ceil(self._mean_run_s / self._limits.max_running)
             least, most = RETRY_AFTER_S
             raise OverloadedError(
@@ -149,40 +153,33 @@ class Engine:
             )
 
     def submit(self, request: EngineRequest) -> AbstractAsyncContextManager[TokenStream]:
-        """A job, for as long as the block lasts.
+        """One job, for as long as the block lasts: see `submit_all`."""
+        return _JobBlock(self, [request], lambda streams: streams[0])
 
-        Leaving the block, however, sets the job's flag and waits, shielded but no longer than
-        ``release_timeout_s``, until the worker has let go. ``max_tokens`` beyond the context is
-        cut to what fits.
+    def submit_all(
+        self, requests: Sequence[EngineRequest]
+    ) -> AbstractAsyncContextManager[list[TokenStream]]:
+        """Jobs, all or none, for as long as the block lasts. Read them together: `receive_any`.
 
-        Raises: on entering: what ``check_capacity`` raises; RequestError for an empty prompt, ids
-            outside the vocabulary or no tokens wanted; ContextOverflowError.
+        Leaving the block, however, sets all their flags, then waits, shielded but no longer than
+        ``release_timeout_s``, until the worker has let go. ``max_tokens`` is cut to what fits.
+
+        Raises: on entering: what ``check_capacity`` raises; RequestError for a prompt or settings
+            that cannot be; ContextOverflowError.
         """
-        return _JobBlock(self, request)
+        return _JobBlock(self, requests, lambda streams: streams)
 
-    def _new_job(self, request: EngineRequest) -> Job:
-        self.check_capacity()
-        prompt = tuple(request.token_ids)
-        if not prompt:
-            raise RequestError("The prompt is empty.")
-        room = self.context_tokens - len(prompt)
-        if room < 1:
-            raise ContextOverflowError(len(prompt), self.context_tokens)
-        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
-            raise RequestError(f"The prompt has token ids outside 0...{self.vocab_size - 1}.")
-        max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
-        if max_tokens < 1:
-            raise RequestError("max_tokens must be at least 1.", param="max_tokens")
-        return Job(replace(request, token_ids=prompt), max_tokens, time.perf_counter())
-
-    def _open(self, request: EngineRequest) -> TokenStream:
-        job = self._new_job(request)
-        stream = TokenStream(self, job)
-        self._streams[job] = stream
+    def _open(self, requests: Sequence[EngineRequest]) -> list[TokenStream]:
+        self.check_capacity(len(requests))
+        jobs = [new_job(request, self.context_tokens, self.vocab_size) for request in requests]
+        readers = trio.lowlevel.ParkingLot()
+        streams = [TokenStream(self, job, readers) for job in jobs]
+        self._streams |= zip(jobs, streams, strict=True)
         self._open_blocks += 1
-        self.stats.waiting += 1
-        self._inbox.put(job)
-        return stream
+        self.stats.waiting += len(jobs)
+        for job in jobs:
+            self._inbox.put(job)
+        return streams
 
     def _flag(self, job: Job, reason: EndReason) -> None:
         if job in self._streams and job.ending is None:
@@ -190,17 +187,19 @@ class Engine:
             job.end(reason, time.perf_counter())
             self._inbox.put(Signal.WAKE)
 
-    async def _leave(self, stream: TokenStream) -> None:
-        stream._closed = True
-        self._flag(stream._job, EndReason.CANCELLED)
+    async def _leave(self, streams: Sequence[TokenStream]) -> None:
+        for stream in streams:
+            stream._closed = True
+            self._flag(stream._job, EndReason.CANCELLED)
         try:
             with trio.move_on_after(self._release_timeout_s, shield=True):
-                await stream._released.wait()
+                for stream in streams:
+                    await stream._released.wait()
         finally:
             self._open_blocks -= 1
             if self._open_blocks == 0 and self._failure is not None:
                 self._all_left.set()
-        if not stream._released.is_set():
+        if not all(stream._released.is_set() for stream in streams):
             logger.error("the worker has not let go of a job in %g s", self._release_timeout_s)
 
     async def _run_worker(self, load: Callable[[], CausalLM], threads: int | None) -> None:
@@ -264,7 +263,7 @@ class Engine:
                 case JobFailed():
                     stream._error = item.error
                     self._ended(stream, item.report)
-        stream._readers.unpark()
+        stream._readers.unpark_all()
 
     def _admitted(self, stream: TokenStream) -> None:
         if stream._admitted_at is None:
@@ -297,17 +296,17 @@ class Engine:
 
 
 class TokenStream:
-    """One job's events. Made by ``Engine.submit``. Runs on: trio."""
+    """One job's events. Made by ``Engine.submit`` and ``submit_all``. Runs on: trio."""
 
     report: JobReport | None
     """What the job took; there once it has ended, by itself or by leaving its block."""
 
-    def __init__(self, engine: Engine, job: Job) -> None:
+    def __init__(self, engine: Engine, job: Job, readers: trio.lowlevel.ParkingLot) -> None:
         self.report = None
         self._engine = engine
         self._job = job
         self._ready: list[EngineEvent] = []
-        self._readers = trio.lowlevel.ParkingLot()
+        self._readers = readers  # all streams' of one block
         self._untold = 0  # tokens taken, of which the worker has not heard
         self._admitted_at: float | None = None
         self._error: Ds4TrioError | None = None
@@ -321,21 +320,22 @@ class TokenStream:
             Ds4TrioError, if this sequence alone has failed. trio.ClosedResourceError, after the
             block was left.
         """
-        if self._ready or self._released.is_set() or self._closed:
-            await trio.lowlevel.checkpoint()
-        while not (self._ready or self._released.is_set() or self._closed):
-            await self._readers.park()
-        if self._closed:
-            raise trio.ClosedResourceError
-        if self._ready:
-            return self._take()
-        if self._error is not None:
-            raise self._error
-        raise trio.EndOfChannel
+        ((_, events),) = await receive_any([self])
+        return events
 
     def stop(self) -> None:
         """The reader has enough: the answer is complete. ``receive`` goes on to TokensEnded."""
         self._engine._flag(self._job, EndReason.STOPPED)
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._ready or self._closed or self._error is not None)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError
+        if self._error is not None and not self._ready:
+            raise self._error
 
     def _take(self) -> list[EngineEvent]:
         events, self._ready = self._ready, []
@@ -348,23 +348,46 @@ class TokenStream:
         return events
 
 
-class _JobBlock:
-    """``async with engine.submit(...)``.
+async def receive_any(streams: Sequence[TokenStream]) -> list[tuple[int, list[EngineEvent]]]:
+    """Everything that is ready in several streams of one block, by their index, at least one event.
+
+    If cancelled, it has taken none. Raises: trio.EndOfChannel, after the last TokensEnded;
+        otherwise as `TokenStream.receive`, for whichever stream fails.
+    """
+    if any(stream._has_news or stream._released.is_set() for stream in streams):
+        await trio.lowlevel.checkpoint()
+    while not any(stream._has_news for stream in streams):
+        if all(stream._released.is_set() for stream in streams):
+            raise trio.EndOfChannel
+        await streams[0]._readers.park()
+    for stream in streams:
+        stream._check()
+    return [(index, stream._take()) for index, stream in enumerate(streams) if stream._ready]
+
+
+class _JobBlock(Generic[T]):
+    """``async with engine.submit(...)``; ``view`` is what it gives of its streams.
 
     A class, and protected from KeyboardInterrupt, because a job that was put into the inbox must
     get its stream, and a stream's block must set the flag.
     """
 
-    def __init__(self, engine: Engine, request: EngineRequest) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        requests: Sequence[EngineRequest],
+        view: Callable[[list[TokenStream]], T],
+    ) -> None:
         self._engine = engine
-        self._request = request
-        self._stream: TokenStream | None = None
+        self._requests = requests
+        self._view = view
+        self._streams: list[TokenStream] = []
 
     @trio.lowlevel.enable_ki_protection
-    async def __aenter__(self) -> TokenStream:
+    async def __aenter__(self) -> T:
         await trio.lowlevel.checkpoint()
-        self._stream = self._engine._open(self._request)
-        return self._stream
+        self._streams = self._engine._open(self._requests)
+        return self._view(self._streams)
 
     @trio.lowlevel.enable_ki_protection
     async def __aexit__(
@@ -373,5 +396,4 @@ class _JobBlock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._stream is not None
-        await self._engine._leave(self._stream)
+        await self._engine._leave(self._streams)

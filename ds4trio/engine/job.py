@@ -7,20 +7,65 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ds4trio.request import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class TokenMatcher(Protocol):
+    """How far one sequence has come in its constraint. Runs on: worker."""
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which tokens may come next, by id; ids beyond the array's end may not.
+
+        Raises: RequestError, if the constraint cannot be held any longer.
+        """
+        ...
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the sequence may end here."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it must: nothing may follow."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Take in the next token, which was allowed. What goes wrong, ``allowed`` will say."""
+        ...
+
+
+class TokenConstraint(Protocol):
+    """What a sequence's tokens must obey (a grammar, say). Any number of sequences may share it."""
+
+    def new_matcher(self) -> TokenMatcher:
+        """At the start. Runs on: worker. Raises: RequestError."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One sequence to continue.
 
-    ``max_tokens`` None: as far as the context allows. ``stop_ids`` end the sequence and are not
-    part of it; they are not sampled before ``min_tokens`` tokens.
+    ``max_tokens`` None: as far as the context allows; 0: only the prompt is computed, for its
+    logprobs. ``stop_ids`` end the sequence and are not part of it; they are not sampled before
+    ``min_tokens`` tokens, nor where the constraint does not let the sequence end.
+
+    A sequence with a ``thinking_end`` begins within thoughts, which end when these tokens have been
+    sampled, one after the other. Thoughts are under no constraint; after ``thinking_budget`` tokens
+    the ``thinking_end`` is forced. The ``constraint`` holds for what follows.
+
+    ``logprobs`` asks for each sampled token's, and those of so many likeliest tokens at its place.
+    They are natural logarithms of the model's own distribution, before temperature, filters,
+    penalties and constraint have changed it. ``prompt_logprobs`` asks for the same of the prompt.
     """
 
     token_ids: Sequence[int]
@@ -28,6 +73,11 @@ class EngineRequest:
     max_tokens: int | None = None
     min_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    constraint: TokenConstraint | None = None
+    thinking_end: tuple[int, ...] = ()
+    thinking_budget: int | None = None
 
 
 class EndReason(StrEnum):
@@ -35,6 +85,8 @@ class EndReason(StrEnum):
 
     STOP_ID = "stop_id"
     LENGTH = "length"
+    #: The constraint lets nothing follow: the answer is complete.
+    COMPLETE = "complete"
     #: The reader had enough (a stop string, say): the answer is complete.
     STOPPED = "stopped"
     #: The reader left.
@@ -59,20 +111,44 @@ class JobReport:
     release_s: float | None = None
 
 
+#: Token ids and their logprobs, likeliest first (of equals, in any order).
+TopLogprobs: TypeAlias = tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One sampled token. ``at``: ``time.perf_counter()`` when it was sampled."""
+    """One sampled token. ``at``: ``time.perf_counter()`` when it was sampled.
+
+    ``logprob`` and ``top``: see `EngineRequest`; None and empty if not asked for. ``logprob`` may
+    be -inf where a token was forced.
+    """
 
     token_id: int
     at: float
+    logprob: float | None = None
+    top: TopLogprobs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptToken:
+    """A token of the prompt; ``logprob`` is None for the first, which nothing predicts."""
+
+    token_id: int
+    logprob: float | None
+    top: TopLogprobs = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """``done`` of ``total`` prompt tokens computed; ``done`` 0 says the sequence was admitted."""
+    """``done`` of ``total`` prompt tokens computed; ``done`` 0 says the sequence was admitted.
+
+    ``logprobs``, if asked for: those of the prompt's next tokens. All events together have every
+    token of the prompt once, in order.
+    """
 
     done: int
     total: int
+    logprobs: tuple[PromptToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,18 +42,14 @@ class SamplingRow(Protocol):
     @property
     def rng(self) -> random.Random: ...
 
-    @property
-    def forbidden_ids(self) -> frozenset[int]: ...
-
 
 @torch.inference_mode()
 def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int | None]:
-    """One token id for each row; None where the row's logits are unusable (NaN, infinite, or all
-    forbidden), which disturbs no other row.
+    """One token id for each row; None where the row's logits are unusable (NaN, or the best of them
+    infinite), which disturbs no other row. Tokens with a logit of -inf are never chosen.
 
     Shapes: logits (N, V) float32, not changed.
     """
-    logits = _without_forbidden(logits, rows)
     best, ids = logits.max(dim=-1)  # (N,): the lowest id among equals; NaN wins
     usable = torch.isfinite(best).tolist()
     drawn: list[int] = []
@@ -73,19 +69,6 @@ def _rows(table: torch.Tensor, indices: list[int]) -> torch.Tensor:
     if len(indices) == len(table):
         return table
     return table.index_select(0, torch.tensor(indices, device=table.device))
-
-
-def _without_forbidden(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
-    where = [
-        (index, token_id)
-        for index, row in enumerate(rows)
-        for token_id in row.forbidden_ids
-        if token_id < logits.shape[-1]
-    ]
-    if not where:
-        return logits
-    row_ids, token_ids = torch.tensor(where, device=logits.device).T
-    return logits.index_put((row_ids, token_ids), logits.new_tensor(-torch.inf))
 
 
 def _is_filtered(params: SamplingParams, vocabulary: int) -> bool:

@@ -8,7 +8,20 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from ds4trio.engine.job import EndReason, JobReport, PrefillProgress, TokenEvent
+import torch
+
+from ds4trio.engine.guide import Guide
+from ds4trio.engine.job import (
+    EndReason,
+    JobReport,
+    PrefillProgress,
+    PromptToken,
+    TokenEvent,
+    TopLogprobs,
+)
+from ds4trio.engine.logprobs import logprobs
+from ds4trio.engine.penalties import Penalties
+from ds4trio.errors import Ds4TrioError
 from ds4trio.models.base import Chunk
 
 if TYPE_CHECKING:
@@ -19,9 +32,9 @@ if TYPE_CHECKING:
 class JobSequence:
     """A job in the queue or in a place. Runs on: worker.
 
-    Life: made, ``admit``, then for each forward ``next_chunk`` followed by ``computed`` and, where
-    the chunk asked for logits, ``append`` with the token sampled from them (or ``waste`` instead
-    of both), and ``release`` at any time.
+    Life: made, ``admit``, then for each forward ``next_chunk`` followed by ``computed`` and, once
+    the prompt is done, ``adjust_`` and ``append`` with the token sampled (or ``waste`` instead of
+    all that), and ``release`` at any time.
     """
 
     def __init__(self, job: Job, *, max_unread_tokens: int) -> None:
@@ -30,6 +43,11 @@ class JobSequence:
         self.rng = random.Random(self.sampling.seed)
         self._prompt = job.request.token_ids
         self._max_unread_tokens = max_unread_tokens
+        self._guide = Guide(job.request) if Guide.is_needed(job.request) else None
+        self._has_penalties = Penalties.are_in(self.sampling)
+        self._penalties: Penalties | None = None  # made when the first logits are there
+        self.error: Ds4TrioError | None = None
+        """Why it cannot go on, if that is its own fault."""
         self._state: SequenceState | None = None
         self._admitted_at: float | None = None
         self._last_token = -1
@@ -48,10 +66,14 @@ class JobSequence:
         return self._generated - self._taken >= self._max_unread_tokens
 
     @property
-    def forbidden_ids(self) -> frozenset[int]:
-        """What must not be sampled next: the stop ids, before ``min_tokens`` tokens."""
-        request = self.job.request
-        return request.stop_ids if self._generated < request.min_tokens else frozenset()
+    def adjusts_logits(self) -> bool:
+        """Whether ``adjust_`` may have something to do for the next token."""
+        return self._has_penalties or (self._guide is not None and self._guide.may_forbid)
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing may follow."""
+        return self._guide is not None and self._guide.is_complete
 
     @property
     def progress(self) -> PrefillProgress:
@@ -68,6 +90,8 @@ class JobSequence:
             return Chunk(self._state, (self._last_token,), logit_rows=1)
         start = self._prompt_computed
         piece = self._prompt[start : start + prompt_tokens]
+        if self.job.request.prompt_logprobs:
+            return Chunk(self._state, piece, logit_rows=len(piece))
         return Chunk(self._state, piece, logit_rows=int(prompt_tokens == self.prompt_left))
 
     def computed(self, prompt_tokens: int) -> None:
@@ -80,13 +104,50 @@ class JobSequence:
         self._wasted_prompt += prompt_tokens
         self._wasted_generated += not prompt_tokens
 
-    def append(self, token_id: int, at: float) -> TokenEvent | EndReason:
+    def prompt_logprobs(self, logits: torch.Tensor) -> PrefillProgress:
+        """The ``progress`` after a chunk, whose logits these are, with the prompt's logprobs.
+
+        Shapes: logits (tokens of the chunk, vocabulary).
+        """
+        start = self._prompt_computed - len(logits)
+        # What the last row predicts is not in the prompt any more if that is done.
+        known = self._prompt[start + 1 : self._prompt_computed + 1]
+        tokens = [] if start else [PromptToken(self._prompt[0], None)]
+        if known:
+            count = self.job.request.logprobs or 0
+            scores = logprobs(logits[: len(known)], known, [count] * len(known))
+            tokens += [PromptToken(i, *score) for i, score in zip(known, scores, strict=True)]
+        return PrefillProgress(self._prompt_computed, len(self._prompt), tuple(tokens))
+
+    def adjust_(self, logits: torch.Tensor) -> None:
+        """Change the next token's logits as asked; what fails makes them unusable, see ``error``.
+
+        Shapes: logits (vocabulary,).
+        """
+        try:
+            if self._has_penalties:
+                if self._penalties is None:
+                    self._penalties = Penalties(self.sampling, self._prompt, logits)
+                self._penalties.apply_(logits)
+            if self._guide is not None:
+                self._guide.apply_(logits)
+        except Ds4TrioError as error:
+            self.error = error
+            logits.fill_(torch.nan)
+
+    def append(
+        self, token_id: int, at: float, logprob: float | None = None, top: TopLogprobs = ()
+    ) -> TokenEvent | EndReason:
         """Take in a sampled token: to be published, or the end (a stop id is not published)."""
         if token_id in self.job.request.stop_ids:
             return EndReason.STOP_ID
         self._last_token = token_id
         self._generated += 1
-        return TokenEvent(token_id, at)
+        if self._penalties is not None:
+            self._penalties.append(token_id)
+        if self._guide is not None:
+            self._guide.append(token_id)
+        return TokenEvent(token_id, at, logprob, top)
 
     @property
     def is_full(self) -> bool:
@@ -98,8 +159,8 @@ class JobSequence:
         self._taken += tokens
 
     def release(self, at: float) -> JobReport:
-        """Let go of the state; the sequence is over."""
-        self._state = None
+        """Let go of all but the counts; the sequence is over."""
+        self._state = self._guide = self._penalties = None
         job = self.job
         left_at = job.ending_at if job.ending is EndReason.CANCELLED else None
         return JobReport(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from ds4trio.engine.job import EndReason, TokensEnded
+from ds4trio.engine.logprobs import logprobs
 from ds4trio.engine.messages import Job, JobFailed, Loaded, Signal, StepReport, Taken
 from ds4trio.engine.sampler import sample
 from ds4trio.engine.scheduler import Scheduler
@@ -29,6 +30,7 @@ from ds4trio.errors import Ds4TrioError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ds4trio.engine.job import TopLogprobs
     from ds4trio.engine.messages import FromWorker, ToWorker
     from ds4trio.models.base import CausalLM
 
@@ -142,16 +144,23 @@ class Worker:
         logit_rows: list[int] = []
         row = 0
         for (sequence, prompt_tokens), chunk in zip(rows, chunks, strict=True):
-            if self._keep(sequence, prompt_tokens) and chunk.logit_rows:
-                to_sample.append(sequence)
-                logit_rows.append(row)
-            row += chunk.logit_rows
+            start, row = row, row + chunk.logit_rows
+            if not self._keep(sequence, prompt_tokens, logits[start:row]) or sequence.prompt_left:
+                continue
+            if sequence.is_full:
+                self._end(sequence, EndReason.LENGTH)
+                continue
+            to_sample.append(sequence)
+            logit_rows.append(row - 1)
         if to_sample:
             wanted = logits if len(logit_rows) == len(logits) else logits[logit_rows]
             self._append(to_sample, wanted)
 
-    def _keep(self, sequence: JobSequence, prompt_tokens: int) -> bool:
-        """Count what a forward computed for a sequence. False: flagged meanwhile, and let go of."""
+    def _keep(self, sequence: JobSequence, prompt_tokens: int, logits: torch.Tensor) -> bool:
+        """Take in what a forward computed for a sequence. False: flagged meanwhile, and let go of.
+
+        Shapes: logits (the chunk's logit_rows, vocabulary).
+        """
         ending = sequence.job.ending
         if ending is EndReason.CANCELLED:
             sequence.waste(prompt_tokens)
@@ -161,22 +170,27 @@ class Worker:
             self._end(sequence, ending)
             return False
         if prompt_tokens:
-            self._report.add(sequence.job, sequence.progress)
+            scored = sequence.job.request.prompt_logprobs
+            progress = sequence.prompt_logprobs(logits) if scored else sequence.progress
+            self._report.add(sequence.job, progress)
         return True
 
     def _append(self, sequences: list[JobSequence], logits: torch.Tensor) -> None:
-        token_ids = sample(logits, sequences)
+        token_ids = sample(_adjusted(logits, sequences), sequences)
         now = time.perf_counter()
-        for sequence, token_id in zip(sequences, token_ids, strict=True):
+        scores = _logprobs(logits, sequences, token_ids)
+        for index, (sequence, token_id) in enumerate(zip(sequences, token_ids, strict=True)):
             if token_id is None:
-                self._fail(sequence)
+                self._end_without_token(sequence)
                 continue
-            outcome = sequence.append(token_id, now)
+            outcome = sequence.append(token_id, now, *scores.get(index, (None, ())))
             if isinstance(outcome, EndReason):
                 self._end(sequence, outcome)
                 continue
             self._report.add(sequence.job, outcome)
-            if sequence.is_full:
+            if sequence.is_complete:
+                self._end(sequence, EndReason.COMPLETE)
+            elif sequence.is_full:
                 self._end(sequence, EndReason.LENGTH)
 
     def _end(self, sequence: JobSequence, reason: EndReason) -> None:
@@ -184,11 +198,15 @@ class Worker:
         self._forget(sequence)
         self._report.add(job, TokensEnded(reason, sequence.release(time.perf_counter())))
 
-    def _fail(self, sequence: JobSequence) -> None:
-        job = sequence.job
-        logger.error("a sequence ended: the model's logits for it were not finite numbers")
+    def _end_without_token(self, sequence: JobSequence) -> None:
+        if sequence.is_complete:
+            self._end(sequence, EndReason.COMPLETE)
+            return
+        job, error = sequence.job, sequence.error
+        if error is None:
+            logger.error("a sequence ended: the model's logits for it were not finite numbers")
+            error = Ds4TrioError("The model's output for this request was not a number.")
         self._forget(sequence)
-        error = Ds4TrioError("The model's output for this request was not a number.")
         self._report.add(job, JobFailed(error, sequence.release(time.perf_counter())))
 
     def _forget(self, sequence: JobSequence) -> None:
@@ -203,3 +221,32 @@ class Worker:
 
 def _any_flagged(sequences: Iterable[JobSequence]) -> bool:
     return any(sequence.job.ending is not None for sequence in sequences)
+
+
+def _adjusted(logits: torch.Tensor, sequences: list[JobSequence]) -> torch.Tensor:
+    """As each sequence wants them; the given ones, unchanged, are the model's.
+
+    Shapes: logits and result (sequences, vocabulary).
+    """
+    changing = [row for row, sequence in enumerate(sequences) if sequence.adjusts_logits]
+    if not changing:
+        return logits
+    logits = logits.clone()
+    for row in changing:
+        sequences[row].adjust_(logits[row])
+    return logits
+
+
+def _logprobs(
+    logits: torch.Tensor, sequences: list[JobSequence], token_ids: list[int | None]
+) -> dict[int, tuple[float, TopLogprobs]]:
+    """By row, for those who asked. Shapes: logits (sequences, vocabulary)."""
+    asking = [
+        (row, token_id, sequence.job.request.logprobs)
+        for row, (sequence, token_id) in enumerate(zip(sequences, token_ids, strict=True))
+        if sequence.job.request.logprobs is not None and token_id is not None
+    ]
+    if not asking:
+        return {}
+    rows, wanted, top = (list(column) for column in zip(*asking, strict=True))
+    return dict(zip(rows, logprobs(logits[rows], wanted, top), strict=True))
