@@ -17,6 +17,7 @@ from ds4trio.chat.deepseek_v4_prompt import (
     recipe_conversation,
     thinks,
 )
+from ds4trio.chat.deepseek_v4_structure import StructureTracker
 from ds4trio.chat.format import Prompt
 from ds4trio.chat.markup import ThinkingMarkup
 from ds4trio.chat.output import AnswerParser
@@ -100,3 +101,12 @@ class DeepseekV4ChatFormat:
             new_tools=new_tools,
             one_call=not request.parallel_tool_calls,
         )
+
+    def new_structure_tracker(
+        self, request: GenerationRequest, prompt: Prompt
+    ) -> StructureTracker | None:
+        """What tells which tokens of an answer are markup; None if it can't have any."""
+        if not offered_tools(request):
+            return None
+        thinking = ThinkingSplitter(_THOUGHTS, opened=True) if prompt.thinking else None
+        return StructureTracker(thinking, in_block=opens_calls(request))

@@ -20,6 +20,11 @@ class Arguments(Protocol):
     """Parameters come one after another: each begins, has a value, and ends. Every method returns
     what more there is of the arguments' text."""
 
+    @property
+    def in_payload(self) -> bool:
+        """Whether the value goes on with what the model has to say, not with JSON's own signs."""
+        ...
+
     def begin(self, name: str, *, is_string: bool | None) -> str:
         """``is_string``: whether the value is plain text or JSON; None if it was not said."""
         ...
@@ -51,6 +56,11 @@ class JsonArguments:
         self._is_string = True
         self._skips = False
         self._json: list[str] = []
+        self._scan = _StringScan()
+
+    @property
+    def in_payload(self) -> bool:
+        return self._is_string or self._scan.in_string
 
     def begin(self, name: str, *, is_string: bool | None) -> str:
         self._skips = name in self._names
@@ -67,6 +77,7 @@ class JsonArguments:
         if self._is_string:
             return _quoted(text)[1:-1]
         self._json.append(text)
+        self._scan.feed(text)
         return ""
 
     def end(self) -> str:
@@ -74,6 +85,7 @@ class JsonArguments:
             return ""
         if self._is_string:
             return _QUOTE
+        self._scan = _StringScan()
         text = "".join(self._json)
         self._json.clear()
         return text.strip() if _is_json(text) else _quoted(text)
@@ -92,6 +104,9 @@ class JsonArguments:
 
 class PlainInput:
     """A custom tool's input: the text of its one parameter."""
+
+    #: It is the model's own, all of it.
+    in_payload = True
 
     def __init__(self) -> None:
         self._has_begun = self._skips = False
@@ -120,6 +135,22 @@ class PlainInput:
 
     def finish(self) -> str:
         return ""
+
+
+class _StringScan:
+    """Whether JSON, as far as it has come, ends within a string."""
+
+    def __init__(self) -> None:
+        self.in_string = self._escaped = False
+
+    def feed(self, text: str) -> None:
+        for char in text:
+            if self._escaped:
+                self._escaped = False
+            elif char == _QUOTE:
+                self.in_string = not self.in_string
+            else:
+                self._escaped = char == "\\" and self.in_string
 
 
 def _quoted(text: str) -> str:

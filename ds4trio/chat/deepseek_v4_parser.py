@@ -74,6 +74,14 @@ class DsmlParser:
         """Whether nothing more will come of any text."""
         return self._read == self._read_nothing
 
+    @property
+    def in_structure(self) -> bool:
+        """Whether the text goes on with tags, names or JSON's signs, once calls have begun."""
+        if self._read == self._read_value:
+            # What is held back may be the end tag: surely, if it is more than any end tag has.
+            return len(self._text) > len("</") or not self._arguments.in_payload
+        return self._read in (self._read_opening, self._read_call, self._read_calls)
+
     def feed(self, text: str) -> list[ToolEvent]:
         """Events for more text."""
         self._text += text
