@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 
     from ds4trio.events import GenerationEvent
     from ds4trio.protocols.wire import ParsedRequest, WireEvent, WireProtocol
+    from ds4trio.reply import Reply
     from ds4trio.server.responses import Remembered
     from ds4trio.server.state import ServerState
     from ds4trio.server.words import Words
-    from ds4trio.service import Reply, Service
+    from ds4trio.service import Service
 
 Receive: TypeAlias = "Callable[[], Awaitable[dict[str, Any]]]"
 Send: TypeAlias = "Callable[[dict[str, Any]], Awaitable[None]]"
@@ -308,6 +309,9 @@ class Exchange:
     async def _write(self, data: bytes, *, last: bool = False) -> None:
         self._finishing = last
         await self._put({"type": "http.response.body", "body": data, "more_body": not last})
+        if last:
+            # Whatever is still to be let go of: nothing can end it early any more.
+            self._decide(Outcome.COMPLETED)
 
     async def _write_whole(
         self, body: bytes, status: int = 200, extra: Headers | None = None

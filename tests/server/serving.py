@@ -82,6 +82,8 @@ class Server:
     model: ScriptedModel
     gate: StepGate
     state: ServerState
+    #: Cancelling it is what a program does that serves and has had enough.
+    scope: trio.CancelScope
     #: Clients of the test's own, closed at the end if it has not done so.
     clients: list[Client] = field(default_factory=list)
 
@@ -139,14 +141,20 @@ async def serving(
         return states[-1]
 
     real_make_state = serve_module.make_state
+    scope = trio.CancelScope()
+
+    async def serve(task_status: trio.TaskStatus[list[str]]) -> None:
+        with scope:
+            await ds4trio.serve(engine, chosen, task_status=task_status)
+
     async with open_scripted_engine(model, chosen) as engine, trio.open_nursery() as nursery:
         with mock.patch.object(serve_module, "make_state", make_state), gate.opened_at_exit():
-            (url,) = await nursery.start(ds4trio.serve, engine, chosen)
+            (url,) = await nursery.start(serve)
             where = urlsplit(url)
             assert where.hostname is not None
             assert where.port is not None
             await until(lambda: states[0].service is not None)
-            server = Server(where.hostname, where.port, engine, model, gate, states[0])
+            server = Server(where.hostname, where.port, engine, model, gate, states[0], scope)
             try:
                 yield server
             finally:
