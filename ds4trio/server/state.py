@@ -66,17 +66,18 @@ class ServerState:
     async def cancel(self, request_id: str, key: str | None) -> None:
         """End one request on demand and wait until it has ended; again is no error.
 
-        Raises: NotFoundError if it is not running, or is another key's.
+        Raises: NotFoundError if it is not running, has ended otherwise, or is another key's.
         """
-        if (request_id, key) in self.cancelled:
-            return
         exchange = self.live.get(request_id)
-        if exchange is None or exchange.key != key:
-            raise NotFoundError(f"There is no running request {request_id}.")
-        exchange.end(Outcome.CANCELLED)
-        await exchange.ended.wait()
-        if exchange.record.outcome is Outcome.CANCELLED:
-            self.cancelled.append((request_id, key))
+        if exchange is not None and exchange.key == key:
+            exchange.end(Outcome.CANCELLED)
+            await exchange.ended.wait()
+            if exchange.record.outcome is Outcome.CANCELLED:
+                self.cancelled.append((request_id, key))
+                return
+        elif (request_id, key) in self.cancelled:
+            return
+        raise NotFoundError(f"There is no running request {request_id}.")
 
     def fail(self, error: Ds4TrioError) -> None:
         """Nothing will be computed any more."""

@@ -444,7 +444,6 @@ async def test_another_key_cannot_cancel(tmp_path: Path) -> None:
         assert await cancel(server, ID, "mine") == 200
 
 
-@pytest.mark.xfail(reason="ServerState.cancel answers for the earlier request of that id")
 async def test_an_id_used_again_is_cancelled_again() -> None:
     dialect = DIALECTS[0]
     async with serving(gated=True) as server:
