@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ds4trio.events import PromptProgress as PromptProgress
     from ds4trio.events import TextDelta as TextDelta
     from ds4trio.events import Usage as Usage
+    from ds4trio.reply import Reply as Reply
     from ds4trio.request import Conversation as Conversation
     from ds4trio.request import GenerationRequest as GenerationRequest
     from ds4trio.request import Message as Message
     from ds4trio.request import SamplingParams as SamplingParams
     from ds4trio.server.serve import serve as serve
-    from ds4trio.service import Reply as Reply
     from ds4trio.service import Service as Service
     from ds4trio.service import open_engine as open_engine
 
@@ -51,7 +51,8 @@ _HOMES = {
     "ds4trio.events": ("Finished", "GenerationEvent", "PromptProgress", "TextDelta", "Usage"),
     "ds4trio.request": ("Conversation", "GenerationRequest", "Message", "SamplingParams"),
     "ds4trio.server.serve": ("serve",),
-    "ds4trio.service": ("Reply", "Service", "open_engine"),
+    "ds4trio.reply": ("Reply",),
+    "ds4trio.service": ("Service", "open_engine"),
 }
 
 

@@ -5,29 +5,20 @@ This is what an embedder holds and what the server serves. Knows nothing of HTTP
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING
 
-import trio
-
-from ds4trio.chat.format import Prompt
 from ds4trio.chat.load import load_chat_format
 from ds4trio.chat.output import AnswerParser
 from ds4trio.config import Settings
+from ds4trio.constraint.grammar import GrammarCompiler
+from ds4trio.constraint.vocabulary import Vocabulary
 from ds4trio.engine import engine as core
-from ds4trio.engine.job import EndReason, EngineRequest, PrefillProgress, TokenEvent, TokensEnded
+from ds4trio.engine.job import EngineRequest
 from ds4trio.errors import ContextOverflowError, RequestError
-from ds4trio.events import (
-    Finished,
-    FinishReason,
-    GenerationEvent,
-    PromptProgress,
-    TextDelta,
-    Usage,
-)
+from ds4trio.reply import ChoicePlan, Reply
 from ds4trio.request import (
     Conversation,
     GenerationRequest,
@@ -42,112 +33,14 @@ from ds4trio.text.load import load_tokenizer
 from ds4trio.threads import run_off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
     from ds4trio.chat.format import ChatFormat, OutputParser
-    from ds4trio.engine.engine import Engine, TokenStream
-    from ds4trio.engine.job import EngineEvent, JobReport
+    from ds4trio.engine.engine import Engine
     from ds4trio.models.base import CausalLM
+    from ds4trio.request import OutputFormat
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
-
-ReplyPhase = Literal["queue", "prefill", "decode"]
-
-
-class Reply:
-    """One answer while it is being made. Valid inside the ``async with`` that made it.
-
-    Iterate over it for events one by one, or call `receive` for all that are ready together.
-    """
-
-    def __init__(self, stream: TokenStream, parser: OutputParser, decoder: StreamDecoder) -> None:
-        self._stream = stream
-        self._parser = parser
-        self._decoder = decoder
-        self._unread: deque[GenerationEvent] = deque()
-        self._generated_tokens = 0
-        self._token_times: list[float] = []
-        self._finished = False
-        self.phase: ReplyPhase = "queue"
-
-    @property
-    def report(self) -> JobReport | None:
-        """What the sequence took, once the worker has let go of it."""
-        return self._stream.report
-
-    async def receive(self) -> list[GenerationEvent]:
-        """All events that are ready, at least one.
-
-        Raises: trio.EndOfChannel after ``Finished``; EngineFailed.
-        """
-        while not self._finished:
-            if events := self._translate(await self._stream.receive()):
-                return events
-        raise trio.EndOfChannel
-
-    def take_token_times(self) -> list[float]:
-        """When the tokens received since the last call were sampled (``perf_counter`` seconds)."""
-        times, self._token_times = self._token_times, []
-        return times
-
-    def __aiter__(self) -> Reply:
-        return self
-
-    async def __anext__(self) -> GenerationEvent:
-        if not self._unread:
-            try:
-                self._unread.extend(await self.receive())
-            except trio.EndOfChannel:
-                raise StopAsyncIteration from None
-        return self._unread.popleft()
-
-    async def text(self) -> str:
-        """The whole answer's text (what has not been received yet)."""
-        return "".join([e.text async for e in self if isinstance(e, TextDelta)])
-
-    def _translate(self, events: Sequence[EngineEvent]) -> list[GenerationEvent]:
-        out: list[GenerationEvent] = []
-        token_ids: list[int] = []
-        for event in events:
-            match event:
-                case TokenEvent():
-                    self.phase = "decode"
-                    token_ids.append(event.token_id)
-                    self._token_times.append(event.at)
-                case PrefillProgress():
-                    self.phase = "prefill"
-                    out.append(PromptProgress(event.done, event.total))
-                case TokensEnded():
-                    out += self._text_of(token_ids)
-                    out += self._end(event)
-                    return out
-                case _:
-                    assert_never(event)
-        out += self._text_of(token_ids)
-        if self._parser.is_done:
-            self._stream.stop()
-        return out
-
-    def _text_of(self, token_ids: list[int]) -> Sequence[GenerationEvent]:
-        if not token_ids or self._parser.is_done:
-            return []
-        self._generated_tokens += len(token_ids)
-        return self._parser.feed(self._decoder.feed(token_ids))
-
-    def _end(self, ended: TokensEnded) -> list[GenerationEvent]:
-        self._finished = True
-        was_done = self._parser.is_done
-        tail = self._parser.finish(self._decoder.finish())
-        usage = Usage(
-            prompt_tokens=ended.report.prompt_tokens,
-            generated_tokens=self._generated_tokens,
-            cached_prompt_tokens=ended.report.cached_prompt_tokens,
-        )
-        stopped = self._parser.stop_sequence
-        reason: FinishReason = "tool_calls" if self._parser.called_tools else "stop"
-        if ended.reason is EndReason.LENGTH and not was_done:
-            reason = "length"
-        return [*tail, Finished(reason, usage, stopped)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +48,8 @@ class Service:
     """A loaded model. All methods run on the Trio thread.
 
     ``name`` is what clients see. ``chat_format`` is None for a base model: it can only complete.
-    ``stop_ids`` are the tokens with which the model ends a text of its own accord.
+    ``stop_ids`` are the tokens with which the model ends a text of its own accord. ``grammars``
+    hold answers to a prescribed form.
     """
 
     name: str
@@ -163,27 +57,26 @@ class Service:
     tokenizer: Tokenizer
     chat_format: ChatFormat | None
     stop_ids: frozenset[int]
+    grammars: GrammarCompiler
 
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Reply]:
-        """Queue, compute and read one answer. Leaving the block, however, ends the work.
+        """Queue, compute and read the answers. Leaving the block, however, ends the work.
 
         Raises: RequestError, OverloadedError, EngineFailed, on entering.
         """
-        self.engine.check_capacity()
-        prompt, parser, decoder = await self._prepare(request)
-        context_tokens = self.engine.context_tokens
-        if len(prompt.token_ids) >= context_tokens:
-            raise ContextOverflowError(len(prompt.token_ids), context_tokens)
-        job = EngineRequest(
-            prompt.token_ids,
-            sampling=request.sampling,
-            max_tokens=request.max_tokens,
-            min_tokens=request.min_tokens,
-            stop_ids=frozenset() if request.ignore_eos else self.stop_ids,
-        )
-        async with self.engine.submit(job) as stream:
-            yield Reply(stream, parser, decoder)
+        batch = request.prompt
+        prompts = batch.prompts if isinstance(batch, PromptBatch) else (batch,)
+        self.engine.check_capacity(len(prompts) * request.n)
+        prepared = [await self._prepare(replace(request, prompt=prompt)) for prompt in prompts]
+        jobs = [self._numbered(one.job, answer) for one in prepared for answer in range(request.n)]
+        plans = [
+            ChoicePlan(one.new_parser(), one.new_decoder(), answer == 0, one.echo)
+            for one in prepared
+            for answer in range(request.n)
+        ]
+        async with self.engine.submit_all(jobs) as streams:
+            yield Reply(streams, plans, self.tokenizer)
 
     def chat(
         self,
@@ -222,30 +115,96 @@ class Service:
             )
         )
 
-    async def _prepare(
-        self, request: GenerationRequest
-    ) -> tuple[Prompt, OutputParser, StreamDecoder]:
-        match request.prompt:
-            case Conversation():
-                if self.chat_format is None:
-                    raise RequestError(
-                        f"{self.name} has no chat template; use /v1/completions", param="messages"
-                    )
-                prompt = await run_off_loop(self.chat_format.render, request)
-                decoder = self.tokenizer.new_decoder(visible=self.chat_format.visible_tokens)
-                return prompt, self.chat_format.new_parser(request, prompt), decoder
-            case TextPrompt(text):
-                token_ids = await run_off_loop(self.tokenizer.encode, text)
-                prompt = Prompt(text, [*self.tokenizer.bos_ids, *token_ids])
-            case TokenPrompt(ids):
-                prompt = Prompt("", list(ids))
-            case PromptBatch():
-                raise RequestError("several prompts at once are not supported", param="prompt")
-            case _:
-                assert_never(request.prompt)
-        # Raw text goes on where the prompt stopped; a turn, unlike it, begins a text.
-        decoder = self.tokenizer.new_decoder(start_of_text=False)
-        return prompt, AnswerParser(request.stop), decoder
+    async def prompt_tokens(self, request: GenerationRequest) -> int:
+        """How many tokens the request's prompt has. Raises: RequestError."""
+        return len((await self._prepare(request)).job.token_ids)
+
+    async def _prepare(self, request: GenerationRequest) -> _Prepared:
+        """One prompt's part of a request. Raises: RequestError, ContextOverflowError."""
+        if isinstance(request.prompt, Conversation):
+            return await self._prepare_chat(request)
+        if isinstance(request.prompt, TextPrompt):
+            ids = await run_off_loop(self.tokenizer.encode, request.prompt.text)
+            token_ids = [*self.tokenizer.bos_ids, *ids]
+            text = request.prompt.text
+        else:
+            assert isinstance(request.prompt, TokenPrompt)
+            token_ids = list(request.prompt.token_ids)
+            text = self._decode(token_ids) if request.echo else ""
+        job = self._job(request, token_ids)
+        return _Prepared(
+            await self._constrained(job, request.output_format),
+            partial(AnswerParser, request.stop),
+            # Raw text goes on where the prompt stopped; a turn, unlike it, begins a text.
+            partial(self.tokenizer.new_decoder, start_of_text=False),
+            text if request.echo else None,
+        )
+
+    async def _prepare_chat(self, request: GenerationRequest) -> _Prepared:
+        chat = self.chat_format
+        if chat is None:
+            raise RequestError(
+                f"{self.name} has no chat template; use /v1/completions", param="messages"
+            )
+        prompt = await run_off_loop(chat.render, request)
+        job = self._job(request, prompt.token_ids)
+        if prompt.thinking and chat.thinking_end is not None:
+            job = replace(
+                job,
+                thinking_end=self._markup_ids(chat.thinking_end),
+                thinking_budget=request.thinking.budget_tokens,
+            )
+        return _Prepared(
+            await self._constrained(job, chat.output_format(request)),
+            partial(chat.new_parser, request, prompt),
+            partial(self.tokenizer.new_decoder, visible=chat.visible_tokens),
+        )
+
+    async def _constrained(self, job: EngineRequest, form: OutputFormat | None) -> EngineRequest:
+        """Raises: RequestError if nothing can be written in this form."""
+        if form is None:
+            return job
+        return replace(job, constraint=await run_off_loop(self.grammars.compile, form))
+
+    def _job(self, request: GenerationRequest, token_ids: Sequence[int]) -> EngineRequest:
+        context_tokens = self.engine.context_tokens
+        if len(token_ids) >= context_tokens:
+            raise ContextOverflowError(len(token_ids), context_tokens)
+        return EngineRequest(
+            token_ids,
+            sampling=request.sampling,
+            max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
+            stop_ids=frozenset() if request.ignore_eos else self.stop_ids,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.echo and request.logprobs is not None,
+        )
+
+    @staticmethod
+    def _numbered(job: EngineRequest, answer: int) -> EngineRequest:
+        """The job of one of several answers: with one seed, each still differs."""
+        seed = job.sampling.seed
+        if seed is None or answer == 0:
+            return job
+        return replace(job, sampling=replace(job.sampling, seed=seed + answer))
+
+    def _markup_ids(self, spelling: str) -> tuple[int, ...]:
+        token_id = self.tokenizer.control_tokens.get(spelling)
+        return tuple(self.tokenizer.encode(spelling)) if token_id is None else (token_id,)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        decoder = self.tokenizer.new_decoder()
+        return decoder.feed(token_ids) + decoder.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What every answer to one prompt needs."""
+
+    job: EngineRequest
+    new_parser: Callable[[], OutputParser]
+    new_decoder: Callable[[], StreamDecoder]
+    echo: str | None = None
 
 
 @asynccontextmanager
@@ -257,6 +216,8 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
     found = await run_off_loop(resolve_model, settings.model)
     tokenizer = await run_off_loop(load_tokenizer, found.path)
     chat = await run_off_loop(load_chat_format, found.path, tokenizer)
+    visible = chat.format.visible_tokens if chat.format else ()
+    grammars = GrammarCompiler(await run_off_loop(Vocabulary, tokenizer, visible))
     async with core.open_engine(
         partial(_load, found.path, settings),
         max_running=settings.max_running,
@@ -265,7 +226,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         threads=settings.threads,
     ) as engine:
         name = settings.served_model_name or found.name
-        yield Service(name, engine, tokenizer, chat.format, chat.stop_ids)
+        yield Service(name, engine, tokenizer, chat.format, chat.stop_ids, grammars)
 
 
 def open_engine(

@@ -31,6 +31,8 @@ import trio
 from ds4trio.chat.format import Prompt
 from ds4trio.chat.output import AnswerParser
 from ds4trio.config import Settings
+from ds4trio.constraint.grammar import GrammarCompiler
+from ds4trio.constraint.vocabulary import Vocabulary
 from ds4trio.engine.engine import open_engine
 from ds4trio.request import Conversation
 from ds4trio.service import Service
@@ -316,7 +318,8 @@ async def open_scripted_engine(
     Its texts are bytes (`ByteTokenizer`), its conversations plain lines (`PlainChatFormat`).
     """
     chosen = settings or Settings()
-    chat_format = PlainChatFormat()
+    chat_format, tokenizer = PlainChatFormat(), ByteTokenizer()
+    grammars = GrammarCompiler(Vocabulary(tokenizer))
     async with open_engine(
         lambda: model,
         max_running=chosen.max_running,
@@ -325,7 +328,7 @@ async def open_scripted_engine(
         threads=chosen.threads or 1,  # tiny tensors: more would only wait for each other
     ) as engine:
         name = chosen.served_model_name or "scripted"
-        yield Service(name, engine, ByteTokenizer(), chat_format, chat_format.stop_ids)
+        yield Service(name, engine, tokenizer, chat_format, chat_format.stop_ids, grammars)
 
 
 def _scripted(chunk: Chunk) -> ScriptedState:

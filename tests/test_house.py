@@ -29,8 +29,10 @@ BELOW: dict[str, set[str]] = {
     "constraint": LEAVES | {"request", "text"},
     "engine": LEAVES | {"request", "models", "threads"},
     "protocols": VOCABULARY,
-    "service": VOCABULARY | {"engine", "constraint", "chat", "text", "models", "store", "threads"},
-    "server": VOCABULARY | {"service", "protocols", "threads", "logs", "engine"},
+    "reply": VOCABULARY | {"engine", "chat", "text"},
+    "service": VOCABULARY
+    | {"reply", "engine", "constraint", "chat", "text", "models", "store", "threads"},
+    "server": VOCABULARY | {"service", "reply", "protocols", "threads", "logs", "engine"},
     "testing": VOCABULARY
     | {"service", "engine", "constraint", "chat", "text", "models", "threads"},
     "asgi": VOCABULARY | {"service", "server", "logs"},
@@ -41,7 +43,7 @@ BELOW: dict[str, set[str]] = {
 
 #: Which files may import a library that is dangerous elsewhere.
 LIBRARY_HOMES: dict[str, set[str]] = {
-    "trio": {"engine/engine", "service", "threads", "server", "bench", "cli", "testing"},
+    "trio": {"engine/engine", "reply", "threads", "server", "bench", "cli", "testing"},
     "torch": {
         "models",
         "engine/worker",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ds4trio.errors import Ds4TrioError
     from ds4trio.events import GenerationEvent
     from ds4trio.protocols.wire import ResponseWriter, WireEvent
-    from ds4trio.service import Reply
+    from ds4trio.reply import Reply
 
 
 class Words(Protocol):
