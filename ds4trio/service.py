@@ -115,9 +115,14 @@ class Service:
             )
         )
 
-    async def prompt_tokens(self, request: GenerationRequest) -> int:
-        """How many tokens the request's prompt has. Raises: RequestError."""
-        return len((await self._prepare(request)).job.token_ids)
+    async def prompt_ids(self, request: GenerationRequest) -> Sequence[int]:
+        """The request's prompt as the model would see it. Raises: RequestError."""
+        return (await self._prepare(request)).job.token_ids
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens, from a text's beginning; control tokens have none."""
+        decoder = self.tokenizer.new_decoder()
+        return decoder.feed(list(token_ids)) + decoder.finish()
 
     async def _prepare(self, request: GenerationRequest) -> _Prepared:
         """One prompt's part of a request. Raises: RequestError, ContextOverflowError."""
@@ -130,7 +135,7 @@ class Service:
         else:
             assert isinstance(request.prompt, TokenPrompt)
             token_ids = list(request.prompt.token_ids)
-            text = self._decode(token_ids) if request.echo else ""
+            text = self.text_of(token_ids) if request.echo else ""
         job = self._job(request, token_ids)
         return _Prepared(
             await self._constrained(job, request.output_format),
@@ -191,10 +196,6 @@ class Service:
     def _markup_ids(self, spelling: str) -> tuple[int, ...]:
         token_id = self.tokenizer.control_tokens.get(spelling)
         return tuple(self.tokenizer.encode(spelling)) if token_id is None else (token_id,)
-
-    def _decode(self, token_ids: list[int]) -> str:
-        decoder = self.tokenizer.new_decoder()
-        return decoder.feed(token_ids) + decoder.finish()
 
 
 @dataclass(frozen=True, slots=True)

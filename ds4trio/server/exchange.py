@@ -65,6 +65,12 @@ SSE_HEADERS: Headers = [
 log = logging.getLogger("ds4trio.server")
 
 
+def id_headers(request_id: str) -> Headers:
+    """The request's name, under OpenAI's header and under Anthropic's: SDKs report either."""
+    name = request_id.encode("ascii")
+    return [(b"x-request-id", name), (b"request-id", name)]
+
+
 async def respond(
     send: Send,
     status: int,
@@ -229,6 +235,12 @@ class Exchange:
                 self.remembered = responses.begin(parsed, self.owner)
         await self.generate(parsed)
 
+    async def compute(self, function: Callable[[Service, bytes], Awaitable[bytes]]) -> None:
+        """Something of the model's that needs no engine: a body made of the request's."""
+        body = await self._read_body()
+        self.record.phase = Phase.TOKENIZE
+        await self._write_whole(await function(self._state.ready_service(), body))
+
     async def generate(self, parsed: ParsedRequest) -> None:
         """The engine's answer to a request, in its protocol's words."""
         service = self._state.ready_service()
@@ -300,8 +312,7 @@ class Exchange:
     # --- the server's side ---
 
     async def _start(self, status: int, headers: Headers) -> None:
-        request_id = self.record.request_id.encode("ascii")
-        head = [*headers, (b"x-request-id", request_id)]
+        head = [*headers, *id_headers(self.record.request_id)]
         await self._put({"type": "http.response.start", "status": status, "headers": head})
         self._started = True
         self.record.status = status

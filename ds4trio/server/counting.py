@@ -1,0 +1,59 @@
+"""Routes that only turn text into tokens, or back.
+
+They run through an `Exchange` like every request, so a client that leaves leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ds4trio.protocols.anthropic_messages import AnthropicMessages
+from ds4trio.protocols.tokenize import (
+    parse_detokenize,
+    parse_tokenize,
+    render_text,
+    render_tokens,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from ds4trio.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """``name`` stands in metrics and logs; errors look ``like`` those of that protocol's path."""
+
+    name: str
+    like: str
+    compute: Callable[[Service, bytes], Awaitable[bytes]]
+
+
+async def count_tokens(service: Service, body: bytes) -> bytes:
+    """Anthropic's count: what ``usage.input_tokens`` would say of the same request."""
+    messages = AnthropicMessages()
+    token_ids = await service.prompt_ids(messages.parse_count_tokens(body))
+    return messages.render_count_tokens(len(token_ids))
+
+
+async def tokenize(service: Service, body: bytes) -> bytes:
+    """vLLM's: the tokens of a text, or of a conversation as the model would see it."""
+    token_ids = await service.prompt_ids(parse_tokenize(body))
+    return render_tokens(token_ids, service.engine.context_tokens)
+
+
+async def detokenize(service: Service, body: bytes) -> bytes:
+    """vLLM's: the text of tokens; control tokens have none."""
+    return render_text(service.text_of(parse_detokenize(body)))
+
+
+COUNTERS: Mapping[str, Counter] = MappingProxyType(
+    {
+        AnthropicMessages.count_path: Counter("count_tokens", "/v1/messages", count_tokens),
+        "/tokenize": Counter("tokenize", "/v1/completions", tokenize),
+        "/detokenize": Counter("detokenize", "/v1/completions", detokenize),
+    }
+)
