@@ -175,7 +175,11 @@ class Client:
         sock = trio.socket.socket()
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        await sock.connect((host, port))
+        try:
+            await sock.connect((host, port))
+        except OSError:
+            sock.close()
+            raise
         return cls(trio.SocketStream(sock))
 
     async def __aenter__(self) -> Client:
