@@ -11,6 +11,9 @@ from hypothesis import settings
 from ds4trio.config import DEFAULT_MODEL, HOME_VARIABLE
 from ds4trio.store.resolve import resolve_model
 
+# As the command line does (see cli.py); it must stand before anything imports torch.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # A machine that is busy with something else is no failure.
 settings.register_profile("ds4trio", deadline=None)
 settings.load_profile("ds4trio")
