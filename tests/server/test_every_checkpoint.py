@@ -18,9 +18,10 @@ from matrix import request_lines
 from serving import repeating
 
 from ds4trio.config import Settings
-from ds4trio.server.app import STATE_KEY, Routes
+from ds4trio.server.app import STATE_KEY
 from ds4trio.server.connection import ConnectionLimits, serve_connection
 from ds4trio.server.record import Outcome
+from ds4trio.server.routes import Routes
 from ds4trio.server.serve import make_state
 from ds4trio.testing import ScriptedModel, open_scripted_engine
 
