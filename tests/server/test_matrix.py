@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from dialects import Dialect, every_dialect, whole_or_stream
+import trio
+import trio.testing
+from dialects import DIALECTS, Dialect, every_dialect, whole_or_stream
 from matrix import CHUNK, PHASES, WAYS, Cell, Way, meaningless, request_lines
-from serving import serving
+from serving import Client, serving, until
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from trio.testing import MockClock
+
+#: Protocols in which one request may ask for several answers.
+TAKES_N = {"chat", "completions"}
 
 
 @every_dialect
@@ -29,3 +36,32 @@ async def test_leaving(mock_clock: MockClock, dialect: Dialect, stream: bool, wa
                     except BaseException as error:
                         error.add_note(f"in the phase: {phase.name}")
                         raise
+
+
+@pytest.mark.parametrize(
+    "dialect", [d for d in DIALECTS if d.name in TAKES_N], ids=lambda d: d.name
+)
+@whole_or_stream
+@pytest.mark.parametrize("leave", [Client.fin, Client.rst], ids=["FIN", "RST"])
+async def test_all_of_several_answers_stop_in_the_same_step(
+    dialect: Dialect, stream: bool, leave: Callable[[Client], Awaitable[None]]
+) -> None:
+    """Two of them compute, the third still waits for a place."""
+    async with serving(gated=True, max_running=2) as server:
+        client = await server.connect()
+        fields = dialect.fields("Hi", stream=stream, max_tokens=2000, n=3)
+        await client.post(dialect.path, fields, {"x-request-id": "victim"})
+        server.gate.release(5)
+        await server.gate.reached(6)
+        stats = server.engine.engine.stats
+        assert (stats.running, stats.waiting) == (2, 1)
+        exchange = server.state.live["victim"]
+        await leave(client)
+        await until(lambda: exchange.record.outcome is not None)
+        await trio.testing.wait_all_tasks_blocked()
+        server.gate.open()
+        await server.idle()
+        assert (stats.running, stats.waiting) == (0, 0)
+        assert len(server.model.forwards) == 6
+        assert stats.wasted_generated_tokens <= 2
+        assert not server.model.live_states
