@@ -25,8 +25,10 @@ ANSWER = (
     "A hash table is a data structure used in computer science to store and retrieve data in a way "
     "that is efficient and fast."
 )
-# Logits reach 38, where a float32's last bit is 4e-6: a sum of hundreds of products.
-TOLERANCE = 2e-4
+TOLERANCE = 1e-4
+# Logits reach 38, where a float32's last bit is 4e-6. A prompt cut after its first token came to
+# 9.8e-5 on one CPU; another sums in another order.
+TOLERANCE_IN_PIECES = 2e-4
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +60,9 @@ def test_logits(
         ours.forward([Chunk(state, question[a:b], b - a)])
         for a, b in pairwise([0, *cuts, len(question)])
     ]
+    tolerance = TOLERANCE_IN_PIECES if cuts else TOLERANCE
     torch.testing.assert_close(
-        torch.cat(rows), oracle_logits(theirs, question), atol=TOLERANCE, rtol=0
+        torch.cat(rows), oracle_logits(theirs, question), atol=tolerance, rtol=0
     )
 
 
