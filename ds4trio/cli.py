@@ -1,17 +1,24 @@
-"""The command line: ``ds4trio serve``, ``pull`` and ``bench``."""
+"""The command line: ``ds4trio serve``, ``inspect``, ``pull`` and ``bench``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ds4trio.bench.storm import StormPlan
 from ds4trio.config import DEFAULT_MODEL, Settings, convert, describe, load_settings
 from ds4trio.errors import Ds4TrioError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+#: Settings that say what is loaded.
+_OF_A_MODEL = ("context_tokens", "dtype", "device", "prompt_contract")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,6 +38,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         match options.command:
             case "serve":
                 _serve(options)
+            case "inspect":
+                _inspect(_settings(options), as_json=options.json)
             case "pull":
                 _pull(options.model)
             case "bench":
@@ -52,6 +61,17 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve a model. Every flag is also a DS4TRIO_ variable and a TOML key.",
     )
     _add_settings(serve)
+    serve.add_argument(
+        "--dry-run", action="store_true", help="say what it would load, as inspect does, and exit"
+    )
+
+    inspect = commands.add_parser(
+        "inspect",
+        help="what a model is, what it needs, and whether it fits this machine",
+        description="Loads nothing large. Exits with 1 if the model does not fit.",
+    )
+    inspect.add_argument("--json", action="store_true", help="print JSON")
+    _add_settings(inspect, only=_OF_A_MODEL)
 
     bench = commands.add_parser("bench", help="measure a server")
     loads = bench.add_subparsers(dest="load", required=True, parser_class=_Parser)
@@ -79,11 +99,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
     parser.add_argument("model", nargs="?", help=f"what to serve (default: {DEFAULT_MODEL})")
     parser.add_argument("--config", type=Path, help="a TOML file of settings")
     for name, kind, default, help_ in describe():
-        if name == "model":
+        if name == "model" or (only is not None and name not in only):
             continue
         flag = "--" + name.replace("_", "-")
         shown = help_ if default is None else f"{help_} (default: {default})"
@@ -98,15 +118,27 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _settings(options: argparse.Namespace) -> Settings:
     flags: dict[str, object] = {}
     for name, *_ in describe():
-        value = getattr(options, name)
+        value = getattr(options, name, None)
         if value is not None:  # given: perhaps as an empty text, which stands for None
             flag = "--" + name.replace("_", "-")
             flags[name] = convert(name, value, flag) if isinstance(value, str) else value
     return load_settings(flags, file=options.config)
 
 
+def _inspect(settings: Settings, *, as_json: bool = False) -> None:
+    from ds4trio.inspect_model import inspect_model
+
+    report = inspect_model(settings)
+    print(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.lines()))
+    if report.verdict.fits == "no":
+        sys.exit(1)
+
+
 def _serve(options: argparse.Namespace) -> None:
     settings = _settings(options)
+    if options.dry_run:
+        _inspect(settings)
+        return
     # Imported here so that a wrong flag is answered at once: these bring torch.
     import trio
 

@@ -27,6 +27,10 @@ FILE_VARIABLE = "DS4TRIO_CONFIG"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 DAY_S = 86400
+#: How a DeepSeek V4 was trained to be told to think harder, and where its routed experts may live.
+ContractName = Literal["auto", "preview", "0731"]
+ExpertsHome = Literal["auto", "device", "pinned", "mapped"]
+
 #: More than any machine has; torch starts them all, and dies of too many.
 MAX_THREADS = 1024
 
@@ -92,6 +96,24 @@ class Settings:
         "auto", "precision of the weights; auto is fp32 on a CPU and bf16 on a GPU"
     )
     device: str = _setting("auto", "cpu, cuda, cuda:N, or auto")
+    prompt_contract: ContractName = _setting(
+        "auto",
+        "DeepSeek V4: wording of the efforts of thinking; auto: by what ships with the model",
+    )
+    experts: ExpertsHome = _setting(
+        "auto",
+        "DeepSeek V4: routed experts on the device, in page-locked memory (which needs a GPU), or "
+        "memory-mapped; auto: on the device if they fit, else memory-mapped",
+    )
+    experts_hot_bytes: int | None = _setting(
+        None,
+        "DeepSeek V4: room on the device for copies of experts that live elsewhere; "
+        "default: what is free",
+        minimum=0,
+    )
+    simulate_release_numerics: bool = _setting(
+        False, "DeepSeek V4: round as the release's own kernels do; slower, for comparisons"
+    )
     api_keys_file: Path | None = _setting(
         None, "file with one API key a line; default: no key is needed"
     )

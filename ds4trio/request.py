@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Role = Literal["system", "developer", "user", "assistant", "tool"]
+#: ``latest_reminder`` is DeepSeek V4's: instructions that hold for the next turn.
+Role = Literal["system", "developer", "user", "assistant", "tool", "latest_reminder"]
 
 #: How hard to think, weakest first; protocols use different subsets.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -216,7 +216,9 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
     """
     found = await run_off_loop(resolve_model, settings.model)
     tokenizer = await run_off_loop(load_tokenizer, found.path)
-    chat = await run_off_loop(load_chat_format, found.path, tokenizer)
+    chat = await run_off_loop(
+        partial(load_chat_format, prompt_contract=settings.prompt_contract), found.path, tokenizer
+    )
     visible = chat.format.visible_tokens if chat.format else ()
     grammars = GrammarCompiler(await run_off_loop(Vocabulary, tokenizer, visible))
     async with core.open_engine(
@@ -244,6 +246,7 @@ def open_engine(
 
 def _load(source: Path, settings: Settings) -> CausalLM:
     """Runs on: worker, which alone may touch torch."""
+    from ds4trio.models.options import ModelOptions
     from ds4trio.models.registry import load_model
 
     return load_model(
@@ -251,6 +254,11 @@ def _load(source: Path, settings: Settings) -> CausalLM:
         dtype=settings.dtype,
         device=settings.device,
         context_tokens=settings.context_tokens,
+        options=ModelOptions(
+            experts=settings.experts,
+            experts_hot_bytes=settings.experts_hot_bytes,
+            simulate_release_numerics=settings.simulate_release_numerics,
+        ),
     )
 
 

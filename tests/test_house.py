@@ -32,12 +32,13 @@ BELOW: dict[str, set[str]] = {
     "reply": VOCABULARY | {"engine", "chat", "text"},
     "service": VOCABULARY
     | {"reply", "engine", "constraint", "chat", "text", "models", "store", "threads"},
+    "inspect_model": LEAVES | {"chat", "text", "models", "store"},
     "server": VOCABULARY | {"service", "reply", "protocols", "threads", "logs", "engine"},
     "testing": VOCABULARY
     | {"service", "engine", "constraint", "chat", "text", "models", "threads"},
     "asgi": VOCABULARY | {"service", "server", "logs"},
     "bench": LEAVES | {"service", "server"},
-    "cli": VOCABULARY | {"service", "server", "store", "logs", "bench"},
+    "cli": VOCABULARY | {"service", "server", "store", "logs", "bench", "inspect_model"},
     "__main__": {"cli"},
 }
 

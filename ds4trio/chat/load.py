@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ds4trio.chat.deepseek_v4 import DeepseekV4ChatFormat
-    from ds4trio.chat.deepseek_v4_prompt import PromptContract
     from ds4trio.chat.format import ChatFormat
+    from ds4trio.config import ContractName
     from ds4trio.text.tokenizer import Tokenizer
 
 _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -35,11 +35,11 @@ class LoadedChat:
 
 
 def load_chat_format(
-    source: Path, tokenizer: Tokenizer, *, prompt_contract: PromptContract | None = None
+    source: Path, tokenizer: Tokenizer, *, prompt_contract: ContractName = "auto"
 ) -> LoadedChat:
     """How the model in a folder or a GGUF file writes conversations.
 
-    ``prompt_contract`` is for DeepSeek V4 alone; None: what comes with the model says.
+    ``prompt_contract`` is for DeepSeek V4 alone; auto: what comes with the model says.
     Raises: LoadError naming the file.
     """
     gguf = source.is_file()
@@ -52,6 +52,8 @@ def load_chat_format(
         if not gguf and _is_deepseek_v4(source, tokenizer):
             deepseek = _deepseek_v4(source, tokenizer, stop_ids, prompt_contract)
             return LoadedChat(deepseek, deepseek.stop_ids)
+        if prompt_contract != "auto":
+            raise LoadError("the setting prompt_contract is for DeepSeek V4, which this is not")
         template = _template(config.get("chat_template"))
         if template is None:
             return LoadedChat(None, stop_ids)
@@ -107,18 +109,18 @@ def _deepseek_v4(
     folder: Path,
     tokenizer: Tokenizer,
     stop_ids: frozenset[int],
-    contract: PromptContract | None,
+    contract: ContractName,
 ) -> DeepseekV4ChatFormat:
     # Its package is large, and no other model needs it.
     try:
         from ds4trio.chat.deepseek_v4 import DeepseekV4ChatFormat
-        from ds4trio.chat.deepseek_v4_prompt import prompt_contract
+        from ds4trio.chat.deepseek_v4_prompt import PromptContract, prompt_contract
     except ImportError as error:
         raise LoadError(
             f"DeepSeek V4's prompts need the package deepseek-recipe: {error}"
         ) from None
-    contract = contract or prompt_contract(folder)
-    return DeepseekV4ChatFormat(tokenizer, contract=contract, stop_ids=stop_ids)
+    chosen = prompt_contract(folder) if contract == "auto" else PromptContract(contract)
+    return DeepseekV4ChatFormat(tokenizer, contract=chosen, stop_ids=stop_ids)
 
 
 def _template(value: object) -> str | None:

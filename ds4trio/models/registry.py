@@ -10,27 +10,45 @@ import torch
 from ds4trio.errors import LoadError
 from ds4trio.models.config_fields import ConfigFields, read_json_object
 from ds4trio.models.gguf import GgufFile
+from ds4trio.models.machine import Machine, this_machine
 from ds4trio.models.weights import GgufTensors, SafetensorsFolder, TensorSource, Weights
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ds4trio.models.base import CausalLM
+    from ds4trio.models.needs import ModelNeeds
+    from ds4trio.models.options import ModelOptions
 
-#: ``model_type`` of a configuration, and the module whose ``load`` understands it.
+#: ``model_type`` of a configuration, and the package that understands it: its module ``load``
+#: makes the model, ``needs`` tells beforehand what that takes.
 FAMILIES = {
-    "deepseek_v4": "ds4trio.models.deepseek_v4.load",
-    "llama": "ds4trio.models.llama.load",
-    "mistral": "ds4trio.models.llama.load",
-    "qwen2": "ds4trio.models.llama.load",
-    "qwen3": "ds4trio.models.llama.load",
+    "deepseek_v4": "ds4trio.models.deepseek_v4",
+    "llama": "ds4trio.models.llama",
+    "mistral": "ds4trio.models.llama",
+    "qwen2": "ds4trio.models.llama",
+    "qwen3": "ds4trio.models.llama",
 }
 
 
-class _Family(Protocol):
+class _Loads(Protocol):
     def load(
-        self, config: ConfigFields, weights: Weights, context_tokens: int | None
+        self,
+        config: ConfigFields,
+        weights: Weights,
+        context_tokens: int | None,
+        options: ModelOptions | None,
     ) -> CausalLM: ...
+
+
+class _Needs(Protocol):
+    def needs(
+        self,
+        config: ConfigFields,
+        tensors: TensorSource | None,
+        context_tokens: int | None,
+        number_bytes: int,
+    ) -> ModelNeeds: ...
 
 
 def load_model(
@@ -39,29 +57,58 @@ def load_model(
     dtype: Literal["auto", "fp32", "bf16"] = "auto",
     device: str = "auto",
     context_tokens: int | None = None,
+    options: ModelOptions | None = None,
 ) -> CausalLM:
     """The model in a folder of safetensors with ``config.json``, or in a ``.gguf`` file.
 
-    ``dtype`` auto is fp32 on a CPU and bf16 on a GPU; ``context_tokens`` None is the model's own.
+    ``dtype`` auto is fp32 on a CPU and bf16 on a GPU; ``context_tokens`` None is the model's own;
+    a family refuses ``options`` that it does not have.
     Runs on: worker, like all that touches torch.
     Raises: LoadError in one line, naming the file and the tensor or setting.
     """
     place = _device(device)
     precision = _dtype(dtype, place)
     config, tensors = _open(source)
+    family: _Loads = importlib.import_module(f"{_package(config)}.load")
+    weights = Weights(tensors, dtype=precision, device=place)
+    return family.load(config, weights, context_tokens, options)
+
+
+def model_needs(
+    source: Path,
+    *,
+    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    device: str = "auto",
+    context_tokens: int | None = None,
+) -> tuple[ModelNeeds, Machine]:
+    """What ``load_model`` would take, and what there is. A folder needs no weights for it.
+
+    Only settings and the headers of files are read. Raises: LoadError.
+    """
+    place = _device(device)
+    number_bytes = _dtype(dtype, place).itemsize
+    has_weights = source.is_file() or any(source.glob("*.safetensors"))
+    config, tensors = _open(source) if has_weights else (_config(source), None)
+    family: _Needs = importlib.import_module(f"{_package(config)}.needs")
+    return family.needs(config, tensors, context_tokens, number_bytes), this_machine(place)
+
+
+def _package(config: ConfigFields) -> str:
     model_type = config.text("model_type")
     if model_type not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise config.error("model_type", f"{model_type!r} is not supported (only {known})")
-    family: _Family = importlib.import_module(FAMILIES[model_type])
-    weights = Weights(tensors, dtype=precision, device=place)
-    return family.load(config, weights, context_tokens)
+    return FAMILIES[model_type]
+
+
+def _config(folder: Path) -> ConfigFields:
+    path = folder / "config.json"
+    return ConfigFields(path, read_json_object(path))
 
 
 def _open(source: Path) -> tuple[ConfigFields, TensorSource]:
     if source.is_dir():
-        path = source / "config.json"
-        return ConfigFields(path, read_json_object(path)), SafetensorsFolder(source)
+        return _config(source), SafetensorsFolder(source)
     if source.suffix == ".gguf":
         file = GgufFile(source)
         return ConfigFields(source, file.config), GgufTensors(file)

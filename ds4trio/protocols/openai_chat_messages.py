@@ -1,6 +1,7 @@
 """The messages of a chat, in all the shapes that clients send.
 
-Source: OpenAI's API reference; ``reasoning_content`` is DeepSeek's, ``reasoning`` OpenRouter's.
+Source: OpenAI's API reference; ``reasoning_content`` and the role ``latest_reminder``
+are DeepSeek's, ``reasoning`` is OpenRouter's.
 """
 
 # No deferred annotations: msgspec reads those of the structs at run time.
@@ -17,6 +18,7 @@ _ROLES: Mapping[str, Role] = {
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
+    "latest_reminder": "latest_reminder",
 }
 
 

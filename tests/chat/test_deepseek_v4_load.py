@@ -11,7 +11,6 @@ from chat_rig import small_tokenizer
 from deepseek_v4_rig import BOS, EOS, ask, tokenizer
 
 from ds4trio.chat.deepseek_v4 import DeepseekV4ChatFormat
-from ds4trio.chat.deepseek_v4_prompt import PromptContract
 from ds4trio.chat.load import load_chat_format
 from ds4trio.errors import LoadError
 from ds4trio.request import Message, Thinking
@@ -40,7 +39,7 @@ def test_a_folder_of_deepseek_v4(folder: Path) -> None:
 
 
 def test_a_setting_outweighs_what_ships_with_the_model(folder: Path) -> None:
-    loaded = load_chat_format(folder, tokenizer(), prompt_contract=PromptContract.TIERED)
+    loaded = load_chat_format(folder, tokenizer(), prompt_contract="0731")
     assert loaded.format is not None
     assert loaded.format.render(HARDEST).text.startswith(f"{BOS}Reasoning Effort: Beyond")
 

@@ -18,9 +18,10 @@ from ds4trio.models.deepseek_v4.matrix import fp4_round_trip, hadamard
 from ds4trio.models.deepseek_v4.model import Block, DeepseekV4Model, ModelWeights
 from ds4trio.models.deepseek_v4.moe import Expert, MixtureOfExperts, Router
 from ds4trio.models.deepseek_v4.mtp import MtpLayer
-from ds4trio.models.deepseek_v4.naming import spelling
-from ds4trio.models.deepseek_v4.placement import Placement, fitting, place
+from ds4trio.models.deepseek_v4.naming import holds_mtp, spelling
+from ds4trio.models.deepseek_v4.placement import chosen, place
 from ds4trio.models.deepseek_v4.weights import Group, read_experts
+from ds4trio.models.options import ModelOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,18 +39,11 @@ def load(
     config: ConfigFields,
     weights: Weights,
     context_tokens: int | None,
-    *,
-    placement: Placement | None = None,
-    simulate: bool = False,
+    options: ModelOptions | None = None,
 ) -> DeepseekV4Model:
-    """``placement`` None puts as many routed experts on the device as fit.
-
-    ``simulate``: round activations, keys and the indexer's as the release's kernels do.
-
-    Runs on: worker. Raises: LoadError naming the file and the tensor or setting.
-    """
+    """Runs on: worker. Raises: LoadError naming the file and the tensor or setting."""
     settings = read_config(config, context_tokens)
-    return _Loader(settings, weights, placement, simulate).model()
+    return _Loader(settings, weights, options or ModelOptions()).model()
 
 
 class _Loader:
@@ -57,13 +51,12 @@ class _Loader:
         self,
         config: DeepseekV4Config,
         weights: Weights,
-        placement: Placement | None,
-        simulate: bool,
+        options: ModelOptions,
     ) -> None:
         self._config = config
         self._weights = weights
-        self._simulate = simulate
-        self._placement = placement
+        self._options = options
+        self._simulate = options.simulate_release_numerics
         self._spelling = spelling(weights.names)
         self._compressed_frequencies = torch.tensor(
             config.compressed_frequencies, dtype=torch.float32, device=weights.device
@@ -91,9 +84,8 @@ class _Loader:
         """Blocks with their experts put where they shall live, when all else has its place."""
         homes = [block.experts.experts for block in blocks]
         device = self._weights.device
-        placement = self._placement or fitting(
-            sum(expert.nbytes for experts in homes for expert in experts), device
-        )
+        experts_bytes = sum(expert.nbytes for experts in homes for expert in experts)
+        placement = chosen(self._options, experts_bytes, device)
         return [
             replace(block, experts=replace(block.experts, experts=experts))
             for block, experts in zip(blocks, place(homes, placement, device), strict=True)
@@ -111,14 +103,10 @@ class _Loader:
         return self._block(group, experts, compression)
 
     def _mtp(self) -> MtpLayer | None:
-        """The layer of token prediction; what else a release ships in its place is set aside.
-
-        (Later releases of Flash keep a drafter of another make under the same prefix.)
-        """
+        """The layer of token prediction; what else a release ships in its place is set aside."""
         prefix = "mtp.0."
         names = {name for name in self._weights.names if name.startswith("mtp.")}
-        ours = {f"{prefix}e_proj.weight", f"{prefix}hc_head_fn"} <= names
-        if self._config.mtp_layers != 1 or not ours or any(n.startswith("mtp.1.") for n in names):
+        if self._config.mtp_layers != 1 or not holds_mtp(names):
             self._weights.set_aside(names)
             return None
         group = self._group(mtp_tensors(self._config), lambda name: prefix + name)

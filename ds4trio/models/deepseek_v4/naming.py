@@ -85,3 +85,12 @@ def spelling(names: Collection[str]) -> Spelling:
         layer = {"attn.kv_norm.weight": "attn.norm.weight"}
         return Spelling(top, layer, "model.layers.", stacked=False)
     return Spelling({}, {}, "layers.", stacked=False)
+
+
+def holds_mtp(names: Collection[str]) -> bool:
+    """Whether a checkpoint with these tensors has one layer of token prediction.
+
+    (Later releases of Flash keep a drafter of another make under the same prefix.)
+    """
+    ours = {"mtp.0.e_proj.weight", "mtp.0.hc_head_fn"} <= set(names)
+    return ours and not any(name.startswith("mtp.1.") for name in names)

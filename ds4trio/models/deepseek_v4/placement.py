@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 
+from ds4trio.errors import LoadError
+
 if TYPE_CHECKING:
     from ds4trio.models.deepseek_v4.moe import Expert
+    from ds4trio.models.options import ModelOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,33 @@ class Placement:
 _RESERVED_BYTES = 8 << 30
 
 
+def chosen(options: ModelOptions, experts_bytes: int, device: torch.device) -> Placement:
+    """As set; what is left open, as fits. Raises: LoadError if there is no such place."""
+    if options.experts == "pinned" and device.type == "cpu":
+        raise LoadError("experts: pinned memory is for a GPU to read: choose device or mapped")
+    home = options.experts
+    if home == "auto":
+        home = fitting(experts_bytes, device).home
+    hot_bytes = options.experts_hot_bytes
+    if hot_bytes is None:
+        hot_bytes = 0 if home == "device" else _room(device)
+    return Placement(home, hot_bytes)
+
+
 def fitting(experts_bytes: int, device: torch.device) -> Placement:
     """All experts on the device if they fit beside what is there, else as many as do."""
     if device.type == "cpu":
         return Placement("device")  # which leaves them mapped
     free, _ = torch.cuda.mem_get_info(device)
     return fitting_in(experts_bytes, free)
+
+
+def _room(device: torch.device) -> int:
+    """For copies of experts. On a CPU they would be no nearer."""
+    if device.type == "cpu":
+        return 0
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(0, free - _RESERVED_BYTES)
 
 
 def fitting_in(experts_bytes: int, free_bytes: int) -> Placement:

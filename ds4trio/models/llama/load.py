@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ds4trio.models.config_fields import ConfigFields
+    from ds4trio.models.options import ModelOptions
     from ds4trio.models.weights import Weights
 
 
 @torch.inference_mode()
-def load(config: ConfigFields, weights: Weights, context_tokens: int | None) -> LlamaModel:
+def load(
+    config: ConfigFields,
+    weights: Weights,
+    context_tokens: int | None,
+    options: ModelOptions | None = None,
+) -> LlamaModel:
     """Runs on: worker. Raises: LoadError naming the file and the tensor or setting."""
+    if options is not None:
+        options.refuse(config)
     settings = read_config(config, context_tokens)
     hidden, vocabulary = settings.hidden_size, settings.vocab_size
     embedding = weights.take("model.embed_tokens.weight", vocabulary, hidden)

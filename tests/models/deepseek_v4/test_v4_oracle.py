@@ -28,8 +28,8 @@ from ds4trio.models.base import Chunk
 from ds4trio.models.config_fields import ConfigFields, read_json_object
 from ds4trio.models.deepseek_v4.load import load as load_family
 from ds4trio.models.deepseek_v4.model import DeepseekV4Model
-from ds4trio.models.deepseek_v4.placement import Placement
 from ds4trio.models.deepseek_v4.state import DeepseekV4State
+from ds4trio.models.options import ModelOptions
 from ds4trio.models.registry import load_model
 from ds4trio.models.weights import SafetensorsFolder, Weights
 
@@ -267,7 +267,7 @@ def test_on_a_gpu(tmp_path: Path, home: Literal["device", "pinned", "mapped"]) -
     weights = Weights(SafetensorsFolder(tmp_path), dtype=torch.float32, device=device)
     path = tmp_path / "config.json"
     config = ConfigFields(path, read_json_object(path))
-    model = load_family(config, weights, None, placement=Placement(home, 20_000))
+    model = load_family(config, weights, None, ModelOptions(experts=home, experts_hot_bytes=20_000))
     assert_close(in_pieces(model, ids, [5, 6, 7, 120]).cpu(), expected)
 
 

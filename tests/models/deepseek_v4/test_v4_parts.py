@@ -47,6 +47,7 @@ from ds4trio.models.deepseek_v4.placement import (
     fitting,
     fitting_in,
 )
+from ds4trio.models.options import ModelOptions
 from ds4trio.models.weights import SafetensorsFolder, Weights
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(folder: Path, **options: Any) -> DeepseekV4Model:
     path = folder / "config.json"
     weights = Weights(SafetensorsFolder(folder), dtype=torch.float32, device=CPU)
-    return load(ConfigFields(path, read_json_object(path)), weights, None, **options)
+    config = ConfigFields(path, read_json_object(path))
+    return load(config, weights, None, ModelOptions(**options))
 
 
 #: As far as the released configurations differ from the small one.
@@ -195,7 +197,7 @@ def test_as_many_experts_as_fit_go_to_the_device() -> None:
 def test_experts_answer_alike_wherever_they_live(folder: Path, hot_bytes: int) -> None:
     ids = prompt(40)
     home = loaded(folder)
-    away = loaded(folder, placement=Placement("mapped", hot_bytes))
+    away = loaded(folder, experts="mapped", experts_hot_bytes=hot_bytes)
     states = home.new_state(), away.new_state()
     for start in range(0, 40, 8):
         found, expected = (
@@ -284,7 +286,7 @@ def test_rounding_as_the_release_does_changes_little_and_something(folder: Path)
     """And does not depend on how the prompt was split."""
     ids = prompt(150)
     exact = loaded(folder)
-    rounded = loaded(folder, simulate=True)
+    rounded = loaded(folder, simulate_release_numerics=True)
     expected = exact.forward([Chunk(exact.new_state(), ids, 150)])
     whole = rounded.forward([Chunk(rounded.new_state(), ids, 150)])
     difference = (whole - expected).abs().mean()
@@ -318,7 +320,7 @@ def test_keys_are_rounded_where_the_release_rounds_them(
                 return turned
 
     ids = prompt(41)
-    model = loaded(tmp_path, simulate=True)
+    model = loaded(tmp_path, simulate_release_numerics=True)
     found = model.forward([Chunk(model.new_state(), ids, 41)])
     theirs = oracle(tmp_path)
     exact = oracle_logits(theirs, ids)
