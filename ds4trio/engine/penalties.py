@@ -32,7 +32,7 @@ class Penalties:
         self._offset = torch.zeros_like(like)  # (V,)
         if bias := sampling.logit_bias:
             ids = torch.tensor(list(bias), device=like.device)
-            self._offset[ids] = torch.tensor(list(bias.values()), device=like.device)
+            self._offset[ids] = like.new_tensor(list(bias.values()))
         self._answered: set[int] = set()
         self._seen: torch.Tensor | None = None  # (V,)
         if sampling.repetition_penalty != 1:
