@@ -26,6 +26,7 @@ from ds4trio.text.load import load_tokenizer
 from ds4trio.threads import run_off_loop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
