@@ -1,0 +1,200 @@
+"""Both launches as a user sees them: from the command to the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from dialects import DIALECTS
+from serving import Client, until
+from tiny_llama import write_tiny_llama
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+every_launch = pytest.mark.parametrize("launch", ["ds4trio", "hypercorn", "hypercorn --workers 0"])
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+def free_port() -> int:
+    with taken_port() as port:
+        return port
+
+
+def command(
+    launch: str, port: int, settings: dict[str, object]
+) -> tuple[list[str], dict[str, str]]:
+    """The command and its environment: settings go as flags, or as variables."""
+    environ = {n: v for n, v in os.environ.items() if not n.startswith("DS4TRIO_")}
+    if launch == "ds4trio":
+        chosen = {"threads": 1, **settings, "port": port}
+        flags = [f"--{n.replace('_', '-')}={v}" for n, v in chosen.items() if n != "model"]
+        return [sys.executable, "-m", "ds4trio", "serve", str(chosen["model"]), *flags], environ
+    chosen = {"threads": 1, **settings}
+    environ |= {f"DS4TRIO_{name.upper()}": str(value) for name, value in chosen.items()}
+    hypercorn, *flags = launch.split()
+    bind = f"127.0.0.1:{port}"
+    start = [sys.executable, "-m", hypercorn, "-k", "trio", "ds4trio.asgi:app", "--bind", bind]
+    return [*start, *flags], environ
+
+
+@dataclass
+class Launched:
+    process: trio.Process
+    port: int
+    stderr: bytes = b""
+    clients: list[Client] = field(default_factory=list)
+
+    def lines(self, what: bytes) -> list[bytes]:
+        """The log lines that say it."""
+        return [line for line in self.stderr.splitlines() if what in line]
+
+    async def get(self, path: str) -> int:
+        async with await Client.connect("127.0.0.1", self.port) as client:
+            await client.request("GET", path)
+            status, _ = await client.response()
+            return status
+
+    async def ready(self) -> None:
+        while True:
+            assert self.process.poll() is None, self.stderr.decode()
+            try:
+                if await self.get("/ready") == 200:
+                    return
+            except OSError:
+                pass
+            await trio.sleep(0.05)
+
+    async def begin_stream(self, **extra: object) -> Client:
+        """A client that has its first event."""
+        dialect = DIALECTS[0]
+        client = await Client.connect("127.0.0.1", self.port)
+        self.clients.append(client)
+        await client.post(dialect.path, dialect.fields("Hi", stream=True, **extra))
+        assert (await client.head()).status_code == 200
+        await client.read_until(lambda body: bool(dialect.text_so_far(body)))
+        return client
+
+
+@asynccontextmanager
+async def launched(launch: str, **settings: object) -> AsyncIterator[Launched]:
+    """The server, ready; killed at the end if it has not ended by itself."""
+    port = free_port()
+    arguments, environ = command(launch, port, settings)
+    async with trio.open_nursery() as nursery:
+        start = partial(trio.lowlevel.open_process, arguments, env=environ)
+        process = await start(
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        )
+        server = Launched(process, port)
+
+        async def read() -> None:
+            assert process.stderr is not None
+            async for chunk in process.stderr:
+                server.stderr += chunk
+
+        nursery.start_soon(read)
+        try:
+            await server.ready()
+            yield server
+        finally:
+            for client in server.clients:
+                client.stream.socket.close()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # hypercorn's workers, too
+            with trio.CancelScope(shield=True):
+                await process.wait()
+
+
+@every_launch
+async def test_what_can_end_ends_before_the_server(launch: str, tiny: Path) -> None:
+    async with launched(launch, model=tiny, drain_timeout_s=1000, max_running=2) as server:
+        await leave_and_be_followed(server)
+        short = await server.begin_stream(max_tokens=100, ignore_eos=True)
+        server.process.terminate()
+        assert b'"finish_reason":"length"' in await short.rest()
+        assert await server.process.wait() == 0
+    assert b"Traceback" not in server.stderr
+    outcomes = [line.split(b"outcome=")[1].split()[0] for line in server.lines(b"outcome=")]
+    assert outcomes == [b"client_gone", b"client_gone", b"completed", b"completed"]
+
+
+@every_launch
+async def test_what_cannot_end_is_told_so(launch: str, tiny: Path) -> None:
+    async with launched(launch, model=tiny, drain_timeout_s=0.1) as server:
+        endless = await server.begin_stream(max_tokens=90_000, ignore_eos=True)
+        server.process.send_signal(signal.SIGINT)
+        assert "shutting down" in DIALECTS[0].last_error(await endless.rest())
+        assert await server.process.wait() == 0
+    assert b"Traceback" not in server.stderr
+    assert b"outcome=shutdown phase=decode" in server.stderr
+
+
+async def leave_and_be_followed(server: Launched) -> None:
+    """Two that never end have both places; they leave, and the next one is answered at once."""
+    endless = [await server.begin_stream(max_tokens=90_000, ignore_eos=True) for _ in range(2)]
+    await endless[0].fin()
+    await endless[1].rst()
+    behind = await server.begin_stream(max_tokens=5, ignore_eos=True)
+    assert b"[DONE]" in await behind.rest()
+    async with await Client.connect("127.0.0.1", server.port) as client:
+        await client.request("GET", "/metrics")
+        _, body = await client.response()
+    figures = dict(line.rsplit(" ", 1) for line in body.decode().splitlines())
+    assert float(figures["ds4trio_wasted_generated_tokens_total"]) <= 2
+    assert figures['ds4trio_disconnects_total{phase="decode"}'] == "2.0"
+    assert figures['ds4trio_sequences{state="running"}'] == "0.0"
+
+
+async def test_the_second_signal_ends_it_at_once(tiny: Path) -> None:
+    """The log is one JSON object a line, here."""
+    settings = {"model": tiny, "drain_timeout_s": 1000, "log_format": "json"}
+    async with launched("ds4trio", **settings) as server:
+        await server.begin_stream(max_tokens=90_000, ignore_eos=True)
+        server.process.send_signal(signal.SIGINT)
+        await until(lambda: b"stopping" in server.stderr)
+        server.process.send_signal(signal.SIGINT)
+        assert await server.process.wait() == 128 + signal.SIGINT
+    assert json.loads(server.lines(b"stopping")[0])["message"] == "SIGINT: stopping"
+
+
+@pytest.mark.parametrize(
+    ("launch", "code"),
+    # Hypercorn's parent process ends when its worker has failed, but forgets the exit code.
+    [("ds4trio", 1), ("hypercorn --workers 0", 1), ("hypercorn", 0)],
+)
+@pytest.mark.parametrize("wrong", ["setting", "model"])
+def test_what_is_wrong_is_one_line(launch: str, code: int, wrong: str, tmp_path: Path) -> None:
+    """All that can be wrong is in `test_cli`; here it is seen from outside."""
+    settings: dict[str, object] = {"max_running": "none", "model": tmp_path}
+    if wrong == "model":
+        settings = {"model": write_tiny_llama(tmp_path)}
+        weights = tmp_path / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-100])
+    arguments, environ = command(launch, free_port(), settings)
+    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    lines = [line for line in done.stderr.splitlines() if " INFO " not in line]
+    (line,) = [line for line in lines if not line.startswith("[")]  # hypercorn's own
+    assert ("'none' is not a whole number" if wrong == "setting" else str(tmp_path)) in line
