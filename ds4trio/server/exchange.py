@@ -120,8 +120,6 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._scope = trio.CancelScope()
-        if timeout_s is not None:
-            self._scope.deadline = trio.current_time() + timeout_s
         self._body = bytearray()
         self._body_arrived = trio.Event()
         self._work = work or Exchange.answer
@@ -148,11 +146,11 @@ class Exchange:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
+                if self.timeout_s is not None:
+                    nursery.start_soon(self._end_after, self.timeout_s)
                 try:
                     with self._scope:
                         await self._serve()
-                    if self._scope.cancelled_caught:
-                        self._decide(Outcome.DEADLINE)
                 except trio.Cancelled:
                     # The whole server is being cancelled.
                     self._decide(Outcome.SHUTDOWN)
@@ -169,6 +167,11 @@ class Exchange:
             if self.remembered is not None:
                 self._state.responses.settle(self.remembered, self.record.outcome, self._error)
             self.ended.set()
+
+    async def _end_after(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        if self.record.outcome is None:  # last words are left to their own time
+            self.end(Outcome.DEADLINE)
 
     # --- the client's side ---
 
