@@ -62,7 +62,7 @@ class Settings:
     max_running: int = _setting(8, "sequences computed side by side", minimum=1)
     max_waiting: int = _setting(128, "requests that may queue; more are answered 429", minimum=0)
     prefill_chunk_tokens: int = _setting(
-        128, "prompt tokens computed in one step; a cancel waits for one step at most", minimum=1
+        64, "prompt tokens a step computes, and a cancel waits for; more suits a GPU", minimum=1
     )
     request_timeout_s: float | None = _setting(
         None, "seconds until a request is ended with an error; default: never", minimum=0
@@ -148,6 +148,16 @@ def load_settings(
     values.update(_from_environ(environ))
     values.update(flags or {})
     return Settings(**values)  # type: ignore[arg-type]  # each value was converted to its type
+
+
+def as_environ(settings: Settings) -> dict[str, str]:
+    """The variables with which another process gets these settings; defaults are left out."""
+    chosen = {spec.name: getattr(settings, spec.name) for spec in fields(settings)}
+    return {
+        ENV_PREFIX + spec.name.upper(): "" if chosen[spec.name] is None else str(chosen[spec.name])
+        for spec in fields(settings)
+        if chosen[spec.name] != spec.default
+    }
 
 
 def describe() -> list[tuple[str, str, object, str]]:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ds4trio import config
-from ds4trio.config import ENV_PREFIX, Settings, convert, describe, load_settings
+from ds4trio.config import ENV_PREFIX, Settings, as_environ, convert, describe, load_settings
 from ds4trio.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -230,3 +230,15 @@ def test_any_file_is_settings_or_an_error(
     file.write_bytes(text)
     if message := error_of(environ={}, file=file):
         assert message.startswith(str(file))
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        Settings(),
+        Settings(port=0, threads=1, strict_model_name=True, api_keys_file=Path("/a b/keys")),
+        Settings(model="./m", request_timeout_s=0.5, half_close="respond", log_format="json"),
+    ],
+)
+def test_settings_pass_to_another_process(chosen: Settings) -> None:
+    assert load_settings(environ=as_environ(chosen)) == chosen

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack
+import os
+import re
+import subprocess
+import sys
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,9 +16,12 @@ import trio
 
 from ds4trio.bench.client import Target
 from ds4trio.bench.storm import StormPlan, StormResult, storms
+from ds4trio.config import as_environ
 from ds4trio.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from ds4trio.config import Settings
 
 
@@ -40,21 +47,52 @@ def run_storm(settings: Settings, plan: StormPlan, options: BenchOptions) -> boo
 async def _with_server(
     settings: Settings, plan: StormPlan, options: BenchOptions
 ) -> list[StormResult]:
-    # Imported here: a server elsewhere needs no torch in this process.
-    async with AsyncExitStack() as stack:
-        url = options.url
-        if url is None:
-            from ds4trio.server.serve import serve
-            from ds4trio.service import open_service
+    if options.url is not None:
+        return await _storms(options.url, plan, options)
+    async with server_process(settings) as url:
+        return await _storms(url, plan, options)
 
-            engine = await stack.enter_async_context(open_service(settings))
-            nursery = await stack.enter_async_context(trio.open_nursery())
-            (url,) = await nursery.start(serve, engine, replace(settings, port=0))
-            stack.callback(nursery.cancel_scope.cancel)
+
+async def _storms(url: str, plan: StormPlan, options: BenchOptions) -> list[StormResult]:
+    try:
+        return await storms(Target.parse(url, options.key), plan)
+    except OSError as error:
+        raise ConfigError(f"{url}: {error}") from None
+
+
+@asynccontextmanager
+async def server_process(settings: Settings) -> AsyncIterator[str]:
+    """``ds4trio serve`` on a free port, in a process of its own: load and server must not share a
+    loop. Gives its URL when it is ready. Raises: ConfigError if it ends instead."""
+    wanted = {**os.environ, **as_environ(replace(settings, port=0))}
+    command = [sys.executable, "-m", "ds4trio", "serve"]
+    async with trio.open_nursery() as nursery:
+        process = await trio.lowlevel.open_process(command, env=wanted, stderr=subprocess.PIPE)
+        assert process.stderr is not None
         try:
-            return await storms(Target.parse(url, options.key), plan)
-        except OSError as error:
-            raise ConfigError(f"{url}: {error}") from None
+            url = await _url_when_ready(process.stderr)
+            nursery.start_soon(_drop, process.stderr)
+            yield url
+        finally:
+            process.terminate()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def _url_when_ready(log: trio.abc.ReceiveStream) -> str:
+    said = ""
+    async for piece in log:
+        said += piece.decode(errors="replace")
+        url = re.search(r"listening on (http\S+?),? ", said)
+        if url and " is ready" in said:
+            return url[1]
+    raise ConfigError(said.strip().splitlines()[-1] if said.strip() else "the server did not start")
+
+
+async def _drop(log: trio.abc.ReceiveStream) -> None:
+    async for _ in log:
+        pass
 
 
 def storm_table(results: list[StormResult]) -> str:
