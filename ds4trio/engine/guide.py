@@ -101,4 +101,5 @@ class Guide:
             if not may_end:
                 raise RequestError("No token of the model goes on with what the answer must be.")
             self.is_complete = True
-        logits.masked_fill_(~mask.to(logits.device), -torch.inf)
+        # 1 - 1/1 = 0 or 1 - 1/0 = -inf: masked_fill is several times slower on a CPU.
+        logits += 1 - mask.to(logits.device, torch.float32).reciprocal_()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Penalties:
     """Kept up to date token by token, so a step costs the same however long the sequence is.
 
-    Memory: 5 bytes for each token of the vocabulary. Runs on: worker.
+    Memory: up to 8 bytes for each token of the vocabulary. Runs on: worker.
     """
 
     def __init__(self, sampling: SamplingParams, prompt: Sequence[int], like: torch.Tensor) -> None:
@@ -34,10 +34,11 @@ class Penalties:
             ids = torch.tensor(list(bias), device=like.device)
             self._offset[ids] = like.new_tensor(list(bias.values()))
         self._answered: set[int] = set()
-        self._seen: torch.Tensor | None = None  # (V,)
+        self._factor: torch.Tensor | None = None  # (V,): 1, or repetition_penalty
         if sampling.repetition_penalty != 1:
-            self._seen = torch.zeros_like(like, dtype=torch.bool)
-            self._seen[torch.tensor(list(set(prompt)), device=like.device)] = True
+            self._factor = torch.ones_like(like)
+            seen = torch.tensor(list(set(prompt)), device=like.device)
+            self._factor[seen] = sampling.repetition_penalty
 
     @staticmethod
     def are_in(sampling: SamplingParams) -> bool:
@@ -55,15 +56,15 @@ class Penalties:
         if token_id not in self._answered:
             self._answered.add(token_id)
             penalty += self._sampling.presence_penalty
-            if self._seen is not None:
-                self._seen[token_id] = True
+            if self._factor is not None:
+                self._factor[token_id] = self._sampling.repetition_penalty
         if penalty:
             self._offset[token_id] -= penalty
 
     def apply_(self, logits: torch.Tensor) -> None:
         """Change the logits of the next token in place. Shapes: logits (V,)."""
-        if self._seen is not None:
-            by = self._sampling.repetition_penalty
-            penalised = torch.where(logits > 0, logits / by, logits * by)
-            torch.where(self._seen, penalised, logits, out=logits)
+        if self._factor is not None:
+            # Not torch.where, which is ten times slower on a CPU.
+            positive = logits.clamp(min=0).div_(self._factor)
+            logits.clamp_(max=0).mul_(self._factor).add_(positive)
         logits += self._offset
