@@ -128,7 +128,11 @@ def _tool(tool: ToolSpec) -> recipe.ToolDefinition:
 
 
 def _effort(effort: Effort | None, contract: PromptContract) -> Literal["low", "high", "max"]:
-    """Named by the later contract, which is the recipe's."""
+    """Named by the later contract, which is the recipe's.
+
+    Unless told, the model thinks with ``high``: as the recipe does, and so DeepSeek's own service.
+    (In the preview contract that has no paragraph; in the later one, ``low`` alone has none.)
+    """
     if contract is PromptContract.PREVIEW:
         return "high" if effort == "max" else "low"
     match effort:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
-from gguf import GGUFReader, ReaderTensor, dequantize
+from gguf import GGUFReader, ReaderField, ReaderTensor, dequantize
 
 from ds4trio.errors import LoadError
 
@@ -75,7 +75,7 @@ class GgufFile:
         self.path = path
         reader = _open(path)
         self.metadata = {
-            name: field.contents()
+            name: self._contents(name, field)
             for name, field in reader.fields.items()
             if not name.startswith("GGUF.")
         }
@@ -94,6 +94,12 @@ class GgufFile:
         factors = tensors.pop(_ROPE_FACTORS, None)
         self._tensors = {self._hf_name(name): tensor for name, tensor in tensors.items()}
         self.config = self._read_config(factors)
+
+    def _contents(self, name: str, field: ReaderField) -> object:
+        try:
+            return field.contents()
+        except ValueError as error:  # a damaged file: text that is not UTF-8, a type unheard of
+            raise self._error(name, str(error)) from None
 
     @property
     def names(self) -> Collection[str]:

@@ -49,7 +49,8 @@ def needs(
         )
     return ModelNeeds(
         family=config.text("model_type"),
-        parameters=total.parameters,
+        # As published: without the layer of token prediction.
+        parameters=(footprint.shared + footprint.experts).parameters,
         layers=settings.layers,
         vocab_size=settings.vocab_size,
         context_tokens=settings.context_tokens,

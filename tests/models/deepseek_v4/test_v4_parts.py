@@ -15,6 +15,8 @@ from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
     DeepseekV4RotaryEmbedding,
 )
 from v4_checkpoints import (
+    FLASH,
+    PRO,
     RELEASE,
     VOCABULARY,
     Release,
@@ -71,41 +73,6 @@ def loaded(folder: Path, **options: Any) -> DeepseekV4Model:
     weights = Weights(SafetensorsFolder(folder), dtype=torch.float32, device=CPU)
     config = ConfigFields(path, read_json_object(path))
     return load(config, weights, None, ModelOptions(**options))
-
-
-#: As far as the released configurations differ from the small one.
-FLASH: dict[str, Any] = {
-    "vocab_size": 129280,
-    "hidden_size": 4096,
-    "num_hidden_layers": 43,
-    "num_attention_heads": 64,
-    "head_dim": 512,
-    "qk_rope_head_dim": 64,
-    "q_lora_rank": 1024,
-    "o_groups": 8,
-    "o_lora_rank": 1024,
-    "sliding_window": 128,
-    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
-    "index_n_heads": 64,
-    "index_head_dim": 128,
-    "index_topk": 512,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 6,
-    "moe_intermediate_size": 2048,
-    "num_hash_layers": 3,
-    "max_position_embeddings": 1048576,
-}
-PRO = FLASH | {
-    "hidden_size": 7168,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "q_lora_rank": 1536,
-    "o_groups": 16,
-    "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
-    "index_topk": 1024,
-    "n_routed_experts": 384,
-    "moe_intermediate_size": 3072,
-}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ _TINY: dict[str, object] = {
 }
 
 
-def _tiny(layers: list[str], hashed: int = 0, **settings: object) -> DeepseekV4Config:
+def tiny(layers: list[str], hashed: int = 0, **settings: object) -> DeepseekV4Config:
     kinds = ["hash_moe"] * hashed + ["moe"] * (len(layers) - hashed)
     values = {
         **_TINY,
@@ -66,15 +66,15 @@ def _tiny(layers: list[str], hashed: int = 0, **settings: object) -> DeepseekV4C
 def variants() -> dict[str, DeepseekV4Config]:
     """Each kind of layer alone, and mixtures."""
     return {
-        "sliding": _tiny([SLIDING, SLIDING]),
-        "sparse": _tiny([SPARSE, SPARSE]),
-        "sparse-few-heads": _tiny([SPARSE, SPARSE], index_n_heads=2, index_topk=100),
-        "sparse-by-2": _tiny([SPARSE], compress_rates={SPARSE: 2, HEAVY: 16}),
-        "heavy": _tiny([HEAVY, HEAVY]),
-        "hashed": _tiny([SLIDING, SLIDING], hashed=2),
-        "sigmoid": _tiny([SLIDING, HEAVY], scoring_func="sigmoid"),
-        "mixed": _tiny([SLIDING, SPARSE, HEAVY, SPARSE, SLIDING], hashed=2),
-        "three-streams": _tiny([SPARSE, HEAVY], hc_mult=3, hc_sinkhorn_iters=5, swiglu_limit=0.5),
+        "sliding": tiny([SLIDING, SLIDING]),
+        "sparse": tiny([SPARSE, SPARSE]),
+        "sparse-few-heads": tiny([SPARSE, SPARSE], index_n_heads=2, index_topk=100),
+        "sparse-by-2": tiny([SPARSE], compress_rates={SPARSE: 2, HEAVY: 16}),
+        "heavy": tiny([HEAVY, HEAVY]),
+        "hashed": tiny([SLIDING, SLIDING], hashed=2),
+        "sigmoid": tiny([SLIDING, HEAVY], scoring_func="sigmoid"),
+        "mixed": tiny([SLIDING, SPARSE, HEAVY, SPARSE, SLIDING], hashed=2),
+        "three-streams": tiny([SPARSE, HEAVY], hc_mult=3, hc_sinkhorn_iters=5, swiglu_limit=0.5),
     }
 
 
@@ -87,7 +87,8 @@ def make_checkpoint(
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if name.endswith("tid2eid"):
-                scores = torch.rand((VOCABULARY, config.n_routed_experts), generator=generator)
+                shape = (config.vocab_size, config.n_routed_experts)
+                scores = torch.rand(shape, generator=generator)
                 tensor.copy_(scores.topk(config.num_experts_per_tok).indices)
                 continue
             noise = torch.randn(tensor.shape, generator=generator)
@@ -153,6 +154,41 @@ RELEASE: dict[str, object] = {
         "scale_fmt": "ue8m0",
         "weight_block_size": [128, 128],
     },
+}
+
+
+#: As far as the released configurations differ from the small one.
+FLASH: dict[str, object] = {
+    "vocab_size": 129280,
+    "hidden_size": 4096,
+    "num_hidden_layers": 43,
+    "num_attention_heads": 64,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "q_lora_rank": 1024,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "sliding_window": 128,
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 512,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 2048,
+    "num_hash_layers": 3,
+    "max_position_embeddings": 1048576,
+}
+PRO: dict[str, object] = FLASH | {
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "q_lora_rank": 1536,
+    "o_groups": 16,
+    "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
+    "index_topk": 1024,
+    "n_routed_experts": 384,
+    "moe_intermediate_size": 3072,
 }
 
 
