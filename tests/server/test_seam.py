@@ -16,6 +16,7 @@ import trio
 from connecting import GET, Client, Receive, Recorder, Scope, Send, chunk, post, start_stream
 from hypercorn.config import Config
 from hypercorn.trio import serve
+from hypercorn.trio.tcp_server import TCPServer
 
 from ds4trio.errors import ConfigError
 from ds4trio.server import hypercorn_seam
@@ -177,6 +178,8 @@ def test_installing_twice_changes_the_limits_only() -> None:
 
 
 def test_another_hypercorn_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As it is before anything is installed, which an earlier test may have done.
+    monkeypatch.setattr(hypercorn.trio.run, "TCPServer", TCPServer)
     monkeypatch.setattr(hypercorn_seam, "version", lambda _: "0.19.0")
     with pytest.raises(ConfigError, match=r"0\.19\.0"):
         hypercorn_seam.install(ConnectionLimits())
