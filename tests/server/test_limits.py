@@ -25,7 +25,7 @@ from dialects import (
 from serving import Client, Server, headers, saying, serving, until
 
 from ds4trio.config import Settings
-from ds4trio.server.app import Routes
+from ds4trio.server.routes import Routes
 from ds4trio.server.serve import make_state
 from ds4trio.testing import END_ID, ScriptedModel, open_scripted_engine
 

@@ -15,9 +15,9 @@ import pytest
 import trio
 import trio.testing
 from dialects import DIALECTS, Dialect, every_dialect
+from launching import Launched, every_launch, launched
 from matrix import request_lines
 from serving import Client, Server, serving, until
-from test_launches import LAUNCHES, Launched, launched
 from tiny_llama import write_tiny_llama
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ async def exit_time(server: Launched, *, group: bool) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [False, True], ids=["process", "group"])
-@pytest.mark.parametrize("launch", LAUNCHES)
+@every_launch
 async def test_sigterm_with_a_crowd(launch: str, group: bool, tmp_path: Path) -> None:
     """Everyone is told within the drain deadline, and the exit is in time: within the deadline
     and a second more than an exit takes with nobody there."""
