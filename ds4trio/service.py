@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ds4trio.chat.format import KnowsStructure
 from ds4trio.chat.load import load_chat_format
 from ds4trio.chat.output import AnswerParser
 from ds4trio.config import Settings
@@ -159,6 +160,10 @@ class Service:
                 thinking_end=self._markup_ids(chat.thinking_end),
                 thinking_budget=request.thinking.budget_tokens,
             )
+        if isinstance(chat, KnowsStructure):
+            # Creative models still write calls that can be read: only what is in them is sampled.
+            spans = partial(chat.new_structural_tokens, request, prompt)
+            job = replace(job, new_greedy_spans=spans)
         return _Prepared(
             await self._constrained(job, chat.output_format(request)),
             partial(chat.new_parser, request, prompt),

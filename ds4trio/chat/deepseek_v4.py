@@ -17,7 +17,7 @@ from ds4trio.chat.deepseek_v4_prompt import (
     recipe_conversation,
     thinks,
 )
-from ds4trio.chat.deepseek_v4_structure import StructureTracker
+from ds4trio.chat.deepseek_v4_structure import StructuralTokens, StructureTracker
 from ds4trio.chat.format import Prompt
 from ds4trio.chat.markup import ThinkingMarkup
 from ds4trio.chat.output import AnswerParser
@@ -110,3 +110,12 @@ class DeepseekV4ChatFormat:
             return None
         thinking = ThinkingSplitter(_THOUGHTS, opened=True) if prompt.thinking else None
         return StructureTracker(thinking, in_block=opens_calls(request))
+
+    def new_structural_tokens(
+        self, request: GenerationRequest, prompt: Prompt
+    ) -> StructuralTokens | None:
+        """As ``new_structure_tracker``, by tokens."""
+        tracker = self.new_structure_tracker(request, prompt)
+        if tracker is None:
+            return None
+        return StructuralTokens(tracker, self._tokenizer.new_decoder(visible=self.visible_tokens))

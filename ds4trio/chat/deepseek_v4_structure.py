@@ -12,6 +12,7 @@ from ds4trio.chat.deepseek_v4_parser import DsmlParser
 
 if TYPE_CHECKING:
     from ds4trio.chat.thinking import ThinkingSplitter
+    from ds4trio.text.tokenizer import StreamDecoder
 
 
 class StructureTracker:
@@ -41,3 +42,21 @@ class StructureTracker:
         for piece in self._thinking.feed(text):
             if not piece.is_thought:
                 self._calls.feed(piece.text)
+
+
+class StructuralTokens:
+    """The same by tokens: an engine's greedy spans."""
+
+    def __init__(self, tracker: StructureTracker, decoder: StreamDecoder) -> None:
+        """``decoder`` is one of its own, which shows what is markup."""
+        self._tracker = tracker
+        self._decoder = decoder
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the next token is structure."""
+        return self._tracker.is_structural
+
+    def append(self, token_id: int) -> None:
+        """The answer has one more token."""
+        self._tracker.feed(self._decoder.feed([token_id]))

@@ -6,7 +6,7 @@ Pure: no I/O, no trio, no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,4 +108,24 @@ class ChatFormat(Protocol):
 
     def new_parser(self, request: GenerationRequest, prompt: Prompt) -> OutputParser:
         """A parser for one answer to what ``render`` gave."""
+        ...
+
+
+class StructuralTokens(Protocol):
+    """Tells which tokens of one answer are markup. See `ds4trio.engine.job.GreedySpans`."""
+
+    @property
+    def is_greedy(self) -> bool: ...
+
+    def append(self, token_id: int) -> None: ...
+
+
+@runtime_checkable
+class KnowsStructure(Protocol):
+    """What a `ChatFormat` has besides, if its markup is to be sampled greedily."""
+
+    def new_structural_tokens(
+        self, request: GenerationRequest, prompt: Prompt
+    ) -> StructuralTokens | None:
+        """For one answer; None if it can't have any markup. Runs on: any thread."""
         ...

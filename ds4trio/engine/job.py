@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from ds4trio.request import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -51,6 +51,19 @@ class TokenConstraint(Protocol):
         ...
 
 
+class GreedySpans(Protocol):
+    """Where one sequence takes the likeliest token, whatever its temperature. Runs on: worker."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it does for the next token."""
+        ...
+
+    def append(self, token_id: int) -> None:
+        """The sequence has one more token."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One sequence to continue.
@@ -62,6 +75,8 @@ class EngineRequest:
     A sequence with a ``thinking_end`` begins within thoughts, which end when these tokens have been
     sampled, one after the other. Thoughts are under no constraint; after ``thinking_budget`` tokens
     the ``thinking_end`` is forced. The ``constraint`` holds for what follows.
+
+    ``new_greedy_spans``, if there are any, makes what tells where sampling is greedy.
 
     ``logprobs`` asks for each sampled token's, and those of so many likeliest tokens at its place.
     They are natural logarithms of the model's own distribution, before temperature, filters,
@@ -78,6 +93,7 @@ class EngineRequest:
     constraint: TokenConstraint | None = None
     thinking_end: tuple[int, ...] = ()
     thinking_budget: int | None = None
+    new_greedy_spans: Callable[[], GreedySpans | None] | None = None
 
 
 class EndReason(StrEnum):

@@ -6,6 +6,7 @@ Knows nothing of batches, scheduling or threads.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,7 @@ from ds4trio.models.base import Chunk
 if TYPE_CHECKING:
     from ds4trio.engine.messages import Job
     from ds4trio.models.base import SequenceState
+    from ds4trio.request import SamplingParams
 
 
 class JobSequence:
@@ -39,12 +41,14 @@ class JobSequence:
 
     def __init__(self, job: Job, *, max_unread_tokens: int) -> None:
         self.job = job
-        self.sampling = job.request.sampling
-        self.rng = random.Random(self.sampling.seed)
+        request = job.request
+        self.rng = random.Random(request.sampling.seed)
         self._prompt = job.request.token_ids
         self._max_unread_tokens = max_unread_tokens
         self._guide = Guide(job.request) if Guide.is_needed(job.request) else None
-        self._has_penalties = Penalties.are_in(self.sampling)
+        self._spans = request.new_greedy_spans() if request.new_greedy_spans else None
+        self._greedy = replace(request.sampling, temperature=0.0)
+        self._has_penalties = Penalties.are_in(request.sampling)
         self._penalties: Penalties | None = None  # made when the first logits are there
         self.error: Ds4TrioError | None = None
         """Why it cannot go on, if that is its own fault."""
@@ -56,6 +60,12 @@ class JobSequence:
         self._taken = 0
         self._wasted_prompt = 0
         self._wasted_generated = 0
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """For the next token."""
+        greedy = self._spans is not None and self._spans.is_greedy
+        return self._greedy if greedy else self.job.request.sampling
 
     @property
     def prompt_left(self) -> int:
@@ -147,6 +157,8 @@ class JobSequence:
             self._penalties.append(token_id)
         if self._guide is not None:
             self._guide.append(token_id)
+        if self._spans is not None:
+            self._spans.append(token_id)
         return TokenEvent(token_id, at, logprob, top)
 
     @property
@@ -160,7 +172,7 @@ class JobSequence:
 
     def release(self, at: float) -> JobReport:
         """Let go of all but the counts; the sequence is over."""
-        self._state = self._guide = self._penalties = None
+        self._state = self._guide = self._penalties = self._spans = None
         job = self.job
         left_at = job.ending_at if job.ending is EndReason.CANCELLED else None
         return JobReport(

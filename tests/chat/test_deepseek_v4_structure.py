@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from deepseek_v4_rig import CLOSE, OPEN, ask, chat_format
+from deepseek_v4_rig import CLOSE, OPEN, ask, chat_format, tokenizer
 
 from ds4trio.request import Message, Thinking, ToolSpec
 
@@ -58,3 +58,26 @@ def test_without_tools_there_is_none() -> None:
     chat = chat_format()
     for request in (ask(HI), ask(HI, tools=(TOOL,), tool_choice="none")):
         assert chat.new_structure_tracker(request, chat.render(request)) is None
+
+
+@pytest.mark.parametrize("marked", ANSWERS)
+def test_by_tokens(marked: str) -> None:
+    """Each token is judged as its first character is."""
+    text = marked.replace("§", "")
+    structural, flags = False, []
+    for char in marked:
+        if char == "§":
+            structural = not structural
+        else:
+            flags.append(structural)
+    request = ask(HI, tools=(TOOL,), thinking=Thinking(enabled=False))
+    chat = chat_format()
+    spans = chat.new_structural_tokens(request, chat.render(request))
+    assert spans is not None
+    decoder = tokenizer().new_decoder(visible=chat.visible_tokens)
+    told = ""
+    for token_id in tokenizer().encode_with_control(text):
+        assert spans.is_greedy == flags[len(told)]
+        spans.append(token_id)
+        told += decoder.feed([token_id])
+    assert told == text

@@ -24,12 +24,15 @@ from tokenizers import Tokenizer
 from v4_checkpoints import HEAVY, SLIDING, SPARSE, make_checkpoint, oracle, tiny
 
 import ds4trio
+from ds4trio.chat.deepseek_v4_structure import StructuralTokens
+from ds4trio.engine.engine import Engine, TokenStream
 from ds4trio.engine.job import EngineRequest, TokenEvent, TokensEnded
 from ds4trio.request import Conversation, GenerationRequest, Message, SamplingParams, Thinking
 from ds4trio.service import Service, open_service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
 Json = dict[str, Any]
 TOKENS = 12
@@ -291,6 +294,33 @@ async def test_forced_calls_and_schemas_are_held_to(folder: Path) -> None:
             )
             assert json.loads(said.text).keys() == PARAMETERS["properties"].keys()
             assert bool(said.thinking) == (thinking is not CHAT.off)
+
+
+async def test_markup_is_sampled_greedily(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is told which tokens are markup, where there may be any."""
+    asked: list[EngineRequest] = []
+    submit_all = Engine.submit_all
+
+    def spy(
+        self: Engine, requests: Sequence[EngineRequest]
+    ) -> AbstractAsyncContextManager[list[TokenStream]]:
+        asked.extend(requests)
+        return submit_all(self, requests)
+
+    monkeypatch.setattr(Engine, "submit_all", spy)
+    async with serving(folder) as served:
+        hot = {"temperature": 1.5, **CHAT.off}
+        await served.ask(CHAT, stream=False, max_tokens=8, **hot)
+        fields = {**CHAT.forced, "thinking_budget": None, "max_tokens": 300, **hot}
+        said = await served.ask(CHAT, stream=True, **fields)
+        assert [name for name, _ in said.calls] == [TOOL_NAME]
+    without, called = asked
+    assert without.new_greedy_spans is not None
+    assert without.new_greedy_spans() is None
+    assert called.new_greedy_spans is not None
+    spans = called.new_greedy_spans()
+    assert isinstance(spans, StructuralTokens)
+    assert spans.is_greedy  # the prompt has begun the calls
 
 
 async def test_leaving_mid_decode_releases(folder: Path) -> None:
