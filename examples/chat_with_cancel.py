@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from io import FileIO
 from typing import TYPE_CHECKING
 
 import trio
@@ -41,9 +42,11 @@ async def answer(
 
 
 async def lines_from_stdin() -> AsyncIterable[str]:
-    async with trio.wrap_file(sys.stdin) as stdin:
-        async for line in stdin:
-            yield line.strip()
+    # Abandoned, so that Ctrl-C is heard at the prompt; unbuffered, because Python, when it exits,
+    # waits for the lock of a buffer that an abandoned thread still reads.
+    stdin = FileIO(0, closefd=False)
+    while line := await trio.to_thread.run_sync(stdin.readline, abandon_on_cancel=True):
+        yield line.decode(errors="replace").strip()
 
 
 async def main(model: str | None = None) -> None:
