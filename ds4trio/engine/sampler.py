@@ -81,10 +81,11 @@ class _Params:
     def __init__(self, rows: Sequence[SamplingRow], logits: torch.Tensor) -> None:
         vocabulary, device = logits.shape[-1], logits.device
         settings = [row.sampling for row in rows]
-        top_k = [p.top_k if p.top_k > 0 else vocabulary for p in settings]
+        # Clients may send any integer, and one beyond 64 bits would end the worker.
+        top_k = [min(p.top_k, vocabulary) if p.top_k > 0 else vocabulary for p in settings]
         self.temperature = _column([p.temperature for p in settings], device)
         self.min_score = _column([p.min_p for p in settings], device).log()  # min_p 0: -inf
-        self.top_k = torch.tensor(top_k, device=device)[:, None].clamp_(max=vocabulary)
+        self.top_k = torch.tensor(top_k, device=device)[:, None]
         self.top_p = _column([p.top_p for p in settings], device, torch.float64)
         self.draw = _column([row.rng.random() for row in rows], device, torch.float64)
 

@@ -235,3 +235,9 @@ def test_neighbours_do_not_matter(
     alone = sample(logits[:1], [Row(params, random.Random(seed))])
     rows = [Row(params, random.Random(seed)), *(Row(p, random.Random(1)) for p in others)]
     assert sample(logits[: len(rows)], rows)[:1] == alone
+
+
+@pytest.mark.parametrize("top_k", [2**63 - 1, 2**63, 2**64])
+def test_a_top_k_beyond_all_numbers_means_all_tokens(top_k: int) -> None:
+    row = Row(SamplingParams(temperature=1, top_k=top_k), rng=Fixed(0.6))
+    assert sample(torch.zeros(1, 4), [row]) == [2]
