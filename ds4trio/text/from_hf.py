@@ -66,15 +66,15 @@ class HfTokenizer:
             raise LoadError(f"{path}: {error.message}") from None
 
     def encode(self, text: str) -> list[int]:
-        return self._plain.encode(text, add_special_tokens=False).ids
+        return _ids(self._plain, text)
 
     def encode_with_control(self, text: str) -> list[int]:
-        return self._hf.encode(text, add_special_tokens=False).ids
+        return _ids(self._hf, text)
 
     def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
         secret = self._secret
         text = "".join([part if isinstance(part, str) else secret[part] for part in parts])
-        return self._plain.encode(text, add_special_tokens=False).ids
+        return _ids(self._plain, text)
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes.get(token_id, b"")
@@ -87,6 +87,11 @@ class HfTokenizer:
             drop_space=self._drop_space and start_of_text,
             visible=visible_bytes(self.control_tokens, visible),
         )
+
+
+def _ids(hf: tokenizers.Tokenizer, text: str) -> list[int]:
+    # encode() holds the GIL, which for a long text stops the whole process; encode_batch() lets go.
+    return hf.encode_batch([text], add_special_tokens=False)[0].ids
 
 
 @dataclass(frozen=True, slots=True)

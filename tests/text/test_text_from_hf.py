@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -221,3 +223,25 @@ def test_the_default_model_encodes_as_transformers_does(default_model: Path) -> 
     assert decoded(tokenizer, plain) == text
     assert tokenizer.control_tokens["<|im_end|>"] not in plain
     assert tokenizer.bos_ids == ()
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    begun, ran = threading.Event(), threading.Event()
+
+    def other() -> None:
+        begun.wait()
+        ran.set()
+
+    tokenizer = ours(BYTE_LEVEL)
+    thread = threading.Thread(target=other)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # this thread keeps the GIL, unless it lets go itself
+    try:
+        begun.set()
+        tokenizer.encode("a" * 200_000)
+        ran_meanwhile = ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert ran_meanwhile
