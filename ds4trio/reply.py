@@ -63,7 +63,8 @@ class Reply:
         self._remaining = len(streams)
         self._usage = Usage(0, 0)
         self._unread: deque[GenerationEvent] = deque()
-        self._token_times: list[float] = []
+        self._token_gaps: list[float] = []
+        self.first_token_at: float | None = None
         self.phase: ReplyPhase = "queue"
 
     @property
@@ -87,10 +88,10 @@ class Reply:
                 return out
         raise trio.EndOfChannel
 
-    def take_token_times(self) -> list[float]:
-        """When the tokens received since the last call were sampled (``perf_counter`` seconds)."""
-        times, self._token_times = self._token_times, []
-        return times
+    def take_token_gaps(self) -> list[float]:
+        """Seconds between each token received since the last call and its answer's one before."""
+        gaps, self._token_gaps = self._token_gaps, []
+        return gaps
 
     def __aiter__(self) -> Reply:
         return self
@@ -115,7 +116,7 @@ class Reply:
             match event:
                 case TokenEvent():
                     self.phase = "decode"
-                    self._token_times.append(event.at)
+                    self._note_time(choice, event.at)
                     tokens.append(event)
                 case PrefillProgress():
                     if self.phase == "queue":
@@ -128,6 +129,12 @@ class Reply:
                 case _:
                     assert_never(event)
         return out + choice.feed(tokens)
+
+    def _note_time(self, choice: _Choice, at: float) -> None:
+        if choice.last_token_at is not None:
+            self._token_gaps.append(at - choice.last_token_at)
+        choice.last_token_at = at
+        self.first_token_at = at if self.first_token_at is None else min(self.first_token_at, at)
 
     def _progress(self, choice: _Choice, event: PrefillProgress) -> list[GenerationEvent]:
         choice.done, choice.total = event.done, event.total
@@ -165,6 +172,7 @@ class _Choice:
         self.thinking_tokens = 0
         self.done = 0
         self.total = 0
+        self.last_token_at: float | None = None
         self._stream = stream
         self._decoder = plan.decoder
         self._tokenizer = tokenizer

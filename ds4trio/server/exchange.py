@@ -299,18 +299,9 @@ class Exchange:
 
     def _note(self, reply: Reply) -> None:
         """Keep the record's times true."""
-        times = reply.take_token_times()
-        if not times:
-            return
-        record = self.record
-        previous = record.last_token_at
-        if previous is None:
-            record.first_token_at = previous = times[0]
-            del times[0]
-        for at in times:
-            self._state.metrics.inter_token(at - previous)
-            previous = at
-        record.last_token_at = previous
+        self.record.first_token_at = reply.first_token_at
+        for gap in reply.take_token_gaps():
+            self._state.metrics.inter_token(gap)
 
     # --- the server's side ---
 

@@ -53,6 +53,5 @@ class RequestRecord:
     generated_tokens: int = 0
     queued_s: float | None = None
     first_token_at: float | None = None
-    last_token_at: float | None = None
     release_s: float | None = None
     ended_at: float | None = None
