@@ -1,6 +1,7 @@
 """Routes that only turn text into tokens, or back.
 
 They run through an `Exchange` like every request, so a client that leaves leaves nothing behind.
+Bodies may be as large as any other's, so none is read on the loop.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ds4trio.protocols.tokenize import (
     render_text,
     render_tokens,
 )
+from ds4trio.threads import run_off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -35,19 +37,19 @@ class Counter:
 async def count_tokens(service: Service, body: bytes) -> bytes:
     """Anthropic's count: what ``usage.input_tokens`` would say of the same request."""
     messages = AnthropicMessages()
-    token_ids = await service.prompt_ids(messages.parse_count_tokens(body))
+    token_ids = await service.prompt_ids(await run_off_loop(messages.parse_count_tokens, body))
     return messages.render_count_tokens(len(token_ids))
 
 
 async def tokenize(service: Service, body: bytes) -> bytes:
     """vLLM's: the tokens of a text, or of a conversation as the model would see it."""
-    token_ids = await service.prompt_ids(parse_tokenize(body))
-    return render_tokens(token_ids, service.engine.context_tokens)
+    token_ids = await service.prompt_ids(await run_off_loop(parse_tokenize, body))
+    return await run_off_loop(render_tokens, token_ids, service.engine.context_tokens)
 
 
 async def detokenize(service: Service, body: bytes) -> bytes:
     """vLLM's: the text of tokens; control tokens have none."""
-    return render_text(service.text_of(parse_detokenize(body)))
+    return await run_off_loop(lambda: render_text(service.text_of(parse_detokenize(body))))
 
 
 COUNTERS: Mapping[str, Counter] = MappingProxyType(
