@@ -41,6 +41,7 @@ def test_messages_in_all_their_shapes() -> None:
         CHAT,
         messages=[
             {"role": "developer", "content": "Be brief."},
+            {"role": "latest_reminder", "content": "It is late."},
             {"role": "user", "content": [{"type": "text", "text": "a\n"}], "name": "Ann"},
             {"role": "assistant", "content": "", "tool_calls": []},
             {"role": "user", "content": [{"type": "text", "text": "b"}, "c"]},
@@ -52,6 +53,7 @@ def test_messages_in_all_their_shapes() -> None:
     assert prompt == Conversation(
         (
             Message("developer", "Be brief."),
+            Message("latest_reminder", "It is late."),
             Message("user", "a\n", "Ann"),
             Message("assistant", ""),
             Message("user", "bc"),

@@ -27,6 +27,7 @@ import ds4trio
 from ds4trio.chat.deepseek_v4_structure import StructuralTokens
 from ds4trio.engine.engine import Engine, TokenStream
 from ds4trio.engine.job import EngineRequest, TokenEvent, TokensEnded
+from ds4trio.errors import LoadError
 from ds4trio.request import Conversation, GenerationRequest, Message, SamplingParams, Thinking
 from ds4trio.service import Service, open_service
 
@@ -373,3 +374,21 @@ async def test_side_by_side_is_as_alone(folder: Path) -> None:
                 nursery.start_soon(run, place, ids)
     assert [together[place] for place in range(len(prompts))] == alone
     assert alone == greedy(folder, prompts)
+
+
+async def test_settings_reach_the_model(folder: Path) -> None:
+    """The release's numerics change what is likely, a little; experts elsewhere change nothing."""
+
+    async def first_logprob(**changes: Any) -> float:
+        async with serving(folder, **changes) as served:
+            prompt = await served.prompt_ids(Thinking(enabled=False))
+            fields = {"prompt": prompt, "temperature": 0, "max_tokens": 1, "logprobs": 0}
+            answer = (await served.client.post("/v1/completions", json=fields)).json()
+        return float(answer["choices"][0]["logprobs"]["token_logprobs"][0])
+
+    plain = await first_logprob()
+    assert await first_logprob(experts="mapped", experts_hot_bytes=10_000) == plain
+    assert 0 < abs(await first_logprob(simulate_release_numerics=True) - plain) < 2
+    with pytest.RaisesGroup(LoadError, allow_unwrapped=True, flatten_subgroups=True) as caught:
+        await first_logprob(experts="pinned")
+    assert "experts: pinned memory is for a GPU" in repr(caught.value)
