@@ -12,6 +12,10 @@ from ds4trio.errors import ContextOverflowError, RequestError
 if TYPE_CHECKING:
     from ds4trio.engine.job import EngineRequest
 
+#: Far more than anybody uses, and what no logit is made infinite by: torch refuses to store numbers
+#: outside float32, which would end the worker.
+REPETITION_PENALTY = (1e-3, 1e3)
+
 
 def new_job(request: EngineRequest, context_tokens: int, vocab_size: int) -> Job:
     """The job for a request; ``max_tokens`` beyond the context is cut to what fits.
@@ -41,7 +45,10 @@ def _check_settings(request: EngineRequest, vocab_size: int) -> None:
         raise RequestError(
             f"logit_bias has token ids outside 0...{vocab_size - 1}.", param="logit_bias"
         )
-    if not sampling.repetition_penalty > 0:
-        raise RequestError("repetition_penalty must be above 0.", param="repetition_penalty")
+    least, most = REPETITION_PENALTY
+    if not least <= sampling.repetition_penalty <= most:
+        raise RequestError(
+            f"repetition_penalty must be from {least:g} to {most:g}.", param="repetition_penalty"
+        )
     if request.logprobs is not None and not 0 <= request.logprobs <= vocab_size:
         raise RequestError("logprobs must not be negative.", param="logprobs")
