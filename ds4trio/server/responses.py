@@ -149,7 +149,8 @@ class Responses:
                 await live.settled.wait()
             history = self.store.conversation(asked.previous_id, owner)
         found = {item_id: self.store.item(item_id, owner) for item_id in asked.references}
-        return asked.resume(history, found)
+        # A long conversation takes as long as a large body.
+        return await run_off_loop(asked.resume, history, found)
 
     def begin(self, parsed: ParsedRequest, owner: str | None) -> Remembered:
         """From now on its answer can be asked for."""
