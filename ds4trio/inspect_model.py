@@ -78,7 +78,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """For people."""
-        basis = "by the files" if self.weights_from_files else "by config.json"
+        basis = "by the files" if self.weights_from_files else "by its settings"
         experts = (
             f", of which {gb(self.experts_bytes)} routed experts" if self.experts_bytes else ""
         )
