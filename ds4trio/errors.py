@@ -55,12 +55,12 @@ class RequestError(Ds4TrioError):
 
 
 class ContextOverflowError(RequestError):
-    """The prompt leaves no room for even one token."""
+    """The prompt leaves no room for even one token. ``at_least``: it was not counted to its end."""
 
-    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, context_tokens: int, *, at_least: bool = False) -> None:
         super().__init__(
             f"This model's maximum context length is {context_tokens} tokens, "
-            f"but the prompt has {prompt_tokens} tokens.",
+            f"but the prompt has {'at least ' if at_least else ''}{prompt_tokens} tokens.",
             code="context_length_exceeded",
         )
         self.prompt_tokens = prompt_tokens

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
-    from ds4trio.chat.format import ChatFormat, OutputParser
+    from ds4trio.chat.format import ChatFormat, OutputParser, Prompt
     from ds4trio.engine.engine import Engine
     from ds4trio.models.base import CausalLM
     from ds4trio.request import OutputFormat
@@ -50,7 +50,7 @@ class Service:
 
     ``name`` is what clients see. ``chat_format`` is None for a base model: it can only complete.
     ``stop_ids`` are the tokens with which the model ends a text of its own accord. ``grammars``
-    hold answers to a prescribed form.
+    hold answers to a prescribed form. ``longest_token_bytes`` bounds what a context can hold.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Service:
     chat_format: ChatFormat | None
     stop_ids: frozenset[int]
     grammars: GrammarCompiler
+    longest_token_bytes: int
 
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Reply]:
@@ -118,7 +119,10 @@ class Service:
 
     async def prompt_ids(self, request: GenerationRequest) -> Sequence[int]:
         """The request's prompt as the model would see it. Raises: RequestError."""
-        return (await self._prepare(request)).job.token_ids
+        if isinstance(request.prompt, Conversation):
+            return (await self._render(request, self._chat())).token_ids
+        assert isinstance(request.prompt, TextPrompt | TokenPrompt)
+        return await self._raw_ids(request.prompt)
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, from a text's beginning; control tokens have none."""
@@ -129,30 +133,24 @@ class Service:
         """One prompt's part of a request. Raises: RequestError, ContextOverflowError."""
         if isinstance(request.prompt, Conversation):
             return await self._prepare_chat(request)
-        if isinstance(request.prompt, TextPrompt):
-            ids = await run_off_loop(self.tokenizer.encode, request.prompt.text)
-            token_ids = [*self.tokenizer.bos_ids, *ids]
-            text = request.prompt.text
-        else:
-            assert isinstance(request.prompt, TokenPrompt)
-            token_ids = list(request.prompt.token_ids)
-            text = self.text_of(token_ids) if request.echo else ""
-        job = self._job(request, token_ids)
+        assert isinstance(request.prompt, TextPrompt | TokenPrompt)
+        job = self._job(request, await self._raw_ids(request.prompt))
+        echo = None
+        if request.echo and isinstance(request.prompt, TextPrompt):
+            echo = request.prompt.text
+        elif request.echo:
+            echo = await run_off_loop(self.text_of, job.token_ids)
         return _Prepared(
             await self._constrained(job, request.output_format),
             partial(AnswerParser, request.stop),
             # Raw text goes on where the prompt stopped; a turn, unlike it, begins a text.
             partial(self.tokenizer.new_decoder, start_of_text=False),
-            text if request.echo else None,
+            echo,
         )
 
     async def _prepare_chat(self, request: GenerationRequest) -> _Prepared:
-        chat = self.chat_format
-        if chat is None:
-            raise RequestError(
-                f"{self.name} has no chat template; use /v1/completions", param="messages"
-            )
-        prompt = await run_off_loop(chat.render, request)
+        chat = self._chat()
+        prompt = await self._render(request, chat)
         job = self._job(request, prompt.token_ids)
         if prompt.thinking and chat.thinking_end is not None:
             job = replace(
@@ -169,6 +167,33 @@ class Service:
             partial(chat.new_parser, request, prompt),
             partial(self.tokenizer.new_decoder, visible=chat.visible_tokens),
         )
+
+    def _chat(self) -> ChatFormat:
+        if self.chat_format is None:
+            raise RequestError(
+                f"{self.name} has no chat template; use /v1/completions", param="messages"
+            )
+        return self.chat_format
+
+    async def _render(self, request: GenerationRequest, chat: ChatFormat) -> Prompt:
+        assert isinstance(request.prompt, Conversation)
+        self._refuse_hopeless(sum(len(message.content) for message in request.prompt.messages))
+        return await run_off_loop(chat.render, request)
+
+    async def _raw_ids(self, prompt: TextPrompt | TokenPrompt) -> list[int]:
+        if isinstance(prompt, TokenPrompt):
+            return list(prompt.token_ids)
+        self._refuse_hopeless(len(prompt.text))
+        token_ids = await run_off_loop(self.tokenizer.encode, prompt.text)
+        return [*self.tokenizer.bos_ids, *token_ids]
+
+    def _refuse_hopeless(self, characters: int) -> None:
+        """A text that no tokens could make fit is not worth the seconds of encoding it, which
+        nothing can interrupt. Raises: ContextOverflowError."""
+        context_tokens = self.engine.context_tokens
+        least = characters // self.longest_token_bytes
+        if least > context_tokens:
+            raise ContextOverflowError(least, context_tokens, at_least=True)
 
     async def _constrained(self, job: EngineRequest, form: OutputFormat | None) -> EngineRequest:
         """Raises: RequestError if nothing can be written in this form."""
@@ -225,7 +250,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         partial(load_chat_format, prompt_contract=settings.prompt_contract), found.path, tokenizer
     )
     visible = chat.format.visible_tokens if chat.format else ()
-    grammars = GrammarCompiler(await run_off_loop(Vocabulary, tokenizer, visible))
+    vocabulary = await run_off_loop(Vocabulary, tokenizer, visible)
     async with core.open_engine(
         partial(_load, found.path, settings),
         max_running=settings.max_running,
@@ -234,7 +259,15 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         threads=settings.threads,
     ) as engine:
         name = settings.served_model_name or found.name
-        yield Service(name, engine, tokenizer, chat.format, chat.stop_ids, grammars)
+        yield Service(
+            name,
+            engine,
+            tokenizer,
+            chat.format,
+            chat.stop_ids,
+            GrammarCompiler(vocabulary),
+            vocabulary.longest_token_bytes,
+        )
 
 
 def open_engine(

@@ -328,7 +328,7 @@ async def open_scripted_engine(
         threads=chosen.threads or 1,  # tiny tensors: more would only wait for each other
     ) as engine:
         name = chosen.served_model_name or "scripted"
-        yield Service(name, engine, tokenizer, chat_format, chat_format.stop_ids, grammars)
+        yield Service(name, engine, tokenizer, chat_format, chat_format.stop_ids, grammars, 1)
 
 
 def _scripted(chunk: Chunk) -> ScriptedState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import httpx
@@ -11,7 +12,16 @@ import trio.testing
 from tiny_llama import write_tiny_llama
 
 import ds4trio
-from ds4trio.testing import ALPHABET, END_ID, ScriptedModel, StepGate, open_scripted_engine
+from ds4trio.errors import ContextOverflowError
+from ds4trio.request import GenerationRequest, TextPrompt
+from ds4trio.testing import (
+    ALPHABET,
+    END_ID,
+    ByteTokenizer,
+    ScriptedModel,
+    StepGate,
+    open_scripted_engine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -316,3 +326,23 @@ async def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ds4trio.LoadError, match="no config"):
         async with ds4trio.open_engine(str(tmp_path)):
             raise AssertionError("entered")
+
+
+async def test_a_text_that_cannot_fit_is_not_even_encoded() -> None:
+    class Unasked(ByteTokenizer):
+        def encode(self, text: str) -> list[int]:
+            raise AssertionError("encoded")
+
+    async with open_scripted_engine(ScriptedModel()) as engine:
+        unasked = replace(engine, tokenizer=Unasked())
+        with pytest.raises(ContextOverflowError, match="at least 5000"):
+            async with unasked.complete("a" * 5000):
+                raise AssertionError("entered")
+        with pytest.raises(ContextOverflowError, match="at least 5000"):
+            async with unasked.chat([{"role": "user", "content": "a" * 5000}]):
+                raise AssertionError("entered")
+        # What fits by its length is counted, and may still be too long with what stands around it.
+        with pytest.raises(ContextOverflowError, match="4097"):
+            async with engine.complete("a" * 4096):
+                raise AssertionError("entered")
+        assert len(await engine.prompt_ids(GenerationRequest(TextPrompt("a" * 4096)))) == 4097

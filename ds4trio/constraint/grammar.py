@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _SPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 
 
+#: llguidance has no room for more, but finds out late.
+MOST_OPTIONS = 1500
+
+
 class CompiledGrammar:
     """What an answer must look like; any number of sequences may be held to it.
 
@@ -112,6 +116,8 @@ def _grammar(form: OutputFormat) -> str:
             return LLMatcher.grammar_from_lark(grammar)
         case Choice(()):
             raise _unusable("there is nothing to choose from")
+        case Choice(options) if len(options) > MOST_OPTIONS:
+            raise _unusable(f"{len(options)} options; {MOST_OPTIONS} are the most")
         case Choice(options):
             texts = " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
             return LLMatcher.grammar_from_lark(f"start: {texts}")

@@ -30,6 +30,7 @@ class Vocabulary:
             token_id = tokenizer.control_tokens.get(spelling)
             if token_id is not None:
                 texts[token_id] = spelling.encode()
+        self.longest_token_bytes = max(map(len, texts), default=1)
         self.tokenizer = LLTokenizer(TokenizerWrapper(_TokenTexts(tokenizer, texts)))
 
 

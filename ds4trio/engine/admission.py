@@ -24,7 +24,7 @@ def new_job(request: EngineRequest, context_tokens: int, vocab_size: int) -> Job
     """
     prompt = tuple(request.token_ids)
     if not prompt:
-        raise RequestError("The prompt is empty.")
+        raise RequestError("The prompt is empty.", param="prompt")
     wants_no_token = request.max_tokens == 0 and request.prompt_logprobs
     room = context_tokens - len(prompt)
     if room < (0 if wants_no_token else 1):

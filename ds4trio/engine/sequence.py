@@ -5,6 +5,7 @@ Knows nothing of batches, scheduling or threads.
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ds4trio.engine.messages import Job
     from ds4trio.models.base import SequenceState
     from ds4trio.request import SamplingParams
+
+logger = logging.getLogger("ds4trio.engine")
 
 
 class JobSequence:
@@ -143,6 +146,11 @@ class JobSequence:
                 self._guide.apply_(logits)
         except Ds4TrioError as error:
             self.error = error
+        except Exception:
+            # A grammar's or a setting's fault, or a bug: of this sequence, whichever it is.
+            logger.exception("a sequence ended: its next token's logits could not be adjusted")
+            self.error = Ds4TrioError("The answer could not be continued as asked.")
+        if self.error is not None:
             logits.fill_(torch.nan)
 
     def append(

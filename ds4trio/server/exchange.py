@@ -199,7 +199,9 @@ class Exchange:
             raise BodyTooLargeError(f"The request body is larger than {limit} bytes.")
         if not self._body_arrived.is_set():
             raise BodyTimeoutError(f"The request body did not arrive within {timeout_s:g} s.")
-        return bytes(self._body)
+        body = bytes(self._body)
+        self._body.clear()  # what is asked may take an hour to answer
+        return body
 
     # --- the work ---
 

@@ -69,6 +69,10 @@ def unserved(request: h11.Request) -> HTTPStatus | None:
         return HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
     if request.method == b"CONNECT":
         return HTTPStatus.NOT_IMPLEMENTED
+    names = {name for name, _ in request.headers}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        # A proxy in front may have read another end of the body (RFC 9112, 6.1 and 11.2).
+        return HTTPStatus.BAD_REQUEST
     return None
 
 

@@ -20,7 +20,7 @@ from ds4trio.errors import (
 from ds4trio.protocols.openai_responses_list import item_list, whole_number
 from ds4trio.protocols.table import PROTOCOLS, render_error
 from ds4trio.server import status
-from ds4trio.server.counting import COUNTERS
+from ds4trio.server.counting import COUNTERS, Counter
 from ds4trio.server.exchange import Exchange, id_headers, respond, retry_after
 from ds4trio.server.record import Outcome, RequestRecord
 
@@ -78,17 +78,13 @@ class Routes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        protocol = PROTOCOLS.get(request.path)
+        counter = COUNTERS.get(request.path)
+        protocol = PROTOCOLS.get(counter.like if counter else request.path)
         try:
             key = self._authenticate(request)
             if protocol is not None:
-                await self._generate(protocol, request, receive, send, key)
-            elif counter := COUNTERS.get(request.path):
                 _check_post(request)
-                work = partial(Exchange.compute, function=counter.compute)
-                await self._exchange(
-                    PROTOCOLS[counter.like], request, receive, send, key, work, name=counter.name
-                ).run()
+                await self._exchange(protocol, request, receive, send, key, counter=counter).run()
             elif about := RESPONSE_PATH.fullmatch(request.path):
                 await self._about_response(about[1], about[2], request, receive, send, key)
             else:
@@ -98,15 +94,15 @@ class Routes:
                 code, body = error.status, render_error(error)
             else:
                 code, body = protocol.status(error), protocol.render_error(error)
-                self._note_refusal(protocol, request, code, error)
+                self._note_refusal(counter or protocol, request, code, error)
             headers = [*_id_header(request), *_error_headers(error)]
             await respond(send, code, body, JSON, headers)
 
     def _note_refusal(
-        self, protocol: WireProtocol, request: Request, code: int, error: Ds4TrioError
+        self, asked: WireProtocol | Counter, request: Request, code: int, error: Ds4TrioError
     ) -> None:
         """A request that never became an exchange is counted and logged like one."""
-        record = RequestRecord(request.id, protocol.name, request.client)
+        record = RequestRecord(request.id, asked.name, request.client)
         record.outcome = Outcome.REJECTED
         record.status, record.detail = code, error.message
         record.ended_at = perf_counter()
@@ -122,17 +118,6 @@ class Routes:
             raise AuthenticationError("A valid API key is needed.", code="invalid_api_key")
         return key
 
-    async def _generate(
-        self,
-        protocol: WireProtocol,
-        request: Request,
-        receive: Receive,
-        send: Send,
-        key: str | None,
-    ) -> None:
-        _check_post(request)
-        await self._exchange(protocol, request, receive, send, key).run()
-
     def _exchange(
         self,
         protocol: WireProtocol,
@@ -141,10 +126,12 @@ class Routes:
         send: Send,
         key: str | None,
         work: Work | None = None,
-        name: str | None = None,
+        counter: Counter | None = None,
     ) -> Exchange:
         timeout_s = request.timeout_s(self._state.settings.request_timeout_s)
-        record = RequestRecord(request.id, name or protocol.name, request.client)
+        record = RequestRecord(request.id, (counter or protocol).name, request.client)
+        if counter is not None:
+            work = partial(Exchange.compute, function=counter.compute)
         return Exchange(
             self._state, protocol, record, receive, send, key=key, timeout_s=timeout_s, work=work
         )

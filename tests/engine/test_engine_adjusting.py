@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ds4trio.engine.guide import Guide
 from ds4trio.engine.job import EndReason, EngineRequest
 from ds4trio.engine.penalties import Penalties
-from ds4trio.errors import RequestError
+from ds4trio.errors import Ds4TrioError, RequestError
 from ds4trio.request import SamplingParams
 from ds4trio.testing import ScriptedModel
 
@@ -235,7 +235,17 @@ async def test_a_constraint_that_fails_ends_its_sequence_alone() -> None:
         def new_matcher(self) -> ListedMatcher:
             raise RequestError("no good")
 
-    requests = [greedy(), greedy(Failing([], 1, 1)), greedy(Listed([], 1, 1)), greedy()]
+    class Broken(Listed):
+        def new_matcher(self) -> ListedMatcher:
+            raise ZeroDivisionError
+
+    requests = [
+        greedy(),
+        greedy(Failing([], 1, 1)),
+        greedy(Listed([], 1, 1)),
+        greedy(),
+        greedy(Broken([], 1, 1)),
+    ]
     async with (
         open_rig(ScriptedModel(logits=rising)) as rig,
         rig.engine.submit_all(requests) as streams,
@@ -243,6 +253,8 @@ async def test_a_constraint_that_fails_ends_its_sequence_alone() -> None:
         for index, words in ((1, "no good"), (2, "No token")):
             with pytest.raises(RequestError, match=words):
                 await read_tokens(streams[index], 1)
+        with pytest.raises(Ds4TrioError, match="could not be continued"):
+            await read_tokens(streams[4], 1)
         for index in (0, 3):
             events = await read_tokens(streams[index], 8)
             assert token_ids(events) == [9] * 8

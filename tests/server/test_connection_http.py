@@ -304,6 +304,11 @@ async def test_an_upgrade_is_ignored() -> None:
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            400,
+        ),
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 40_000, 431),
     ],
 )

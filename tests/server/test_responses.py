@@ -95,7 +95,7 @@ async def test_an_answer_is_not_kept_if_so_asked() -> None:
 
 async def test_a_conversation_goes_on_from_an_answer() -> None:
     """The scripted engine's prompts are plain lines, so what was rendered can be read."""
-    async with serving(say_ho) as server:
+    async with serving(say_ho, prefill_chunk_tokens=1000) as server:
         first = await ask(server)
         second = await ask(server, input="And?", previous_response_id=first["id"])
         third = await ask(server, input="So?", previous_response_id=second["id"])
