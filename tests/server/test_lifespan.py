@@ -45,6 +45,11 @@ async def status_of(port: int, method: str, path: str, fields: object = None) ->
         return head.status_code, "retry-after" in headers(head)
 
 
+async def ready(port: int) -> None:
+    while await status_of(port, "GET", "/ready") != (200, False):
+        pass
+
+
 async def test_while_the_model_loads() -> None:
     loaded = trio.Event()
 
@@ -65,8 +70,7 @@ async def test_while_the_model_loads() -> None:
             fields = dialect.fields("Hi", stream=True)
             assert await status_of(port, "POST", dialect.path, fields) == (503, True)
         loaded.set()
-        while await status_of(port, "GET", "/ready") != (200, False):
-            pass
+        await ready(port)
         for dialect in DIALECTS:
             fields = dialect.fields("Hi", stream=True)
             assert await status_of(port, "POST", dialect.path, fields) == (200, False)
@@ -119,6 +123,7 @@ async def test_the_engine_dies(caplog: pytest.LogCaptureFixture) -> None:
         told[name, stream] = head.status_code, said
 
     async def ask_all() -> None:
+        await ready(port)
         with gate.opened_at_exit():
             async with trio.open_nursery() as nursery:
                 for dialect in DIALECTS:
@@ -126,7 +131,6 @@ async def test_the_engine_dies(caplog: pytest.LogCaptureFixture) -> None:
                         client = await connect(port)
                         await client.post(dialect.path, dialect.fields("Hi", stream=stream))
                         nursery.start_soon(ask, client, dialect.name, stream)
-                await until(lambda: services)
                 stats = services[0].engine.stats
                 await until(lambda: stats.running + stats.waiting == 2 * len(DIALECTS))
                 gate.open()
