@@ -73,8 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--json", action="store_true", help="print JSON")
     _add_settings(inspect, only=_OF_A_MODEL)
 
+    pull = commands.add_parser("pull", help="fetch and prepare a model, without serving it")
+    pull.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
     bench = commands.add_parser("bench", help="measure a server")
-    loads = bench.add_subparsers(dest="load", required=True, parser_class=_Parser)
+    _add_storm(bench.add_subparsers(dest="load", required=True, parser_class=_Parser))
+    return parser
+
+
+def _add_storm(loads: argparse._SubParsersAction[_Parser]) -> None:
     storm = loads.add_parser(
         "storm",
         help="clients that leave, by the hundred, and what they leave behind",
@@ -93,10 +99,6 @@ def _parser() -> argparse.ArgumentParser:
             help=f"(default: {spec.default})",
         )
     _add_settings(storm)
-
-    pull = commands.add_parser("pull", help="fetch and prepare a model, without serving it")
-    pull.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-    return parser
 
 
 def _add_settings(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
