@@ -9,6 +9,7 @@ import inspect
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import hypercorn.config
 import hypercorn.trio.run
@@ -92,8 +93,8 @@ class _TCPServer:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        #: One worker context lives as long as its server.
-        self._servers: dict[int, tuple[WorkerContext, HttpServer]] = {}
+        #: A server lives as long as its worker context.
+        self._servers: WeakKeyDictionary[WorkerContext, HttpServer] = WeakKeyDictionary()
 
     async def __call__(
         self,
@@ -103,8 +104,8 @@ class _TCPServer:
         state: dict[str, Any],
         stream: trio.abc.Stream,
     ) -> None:
-        _, server = self._servers.get(id(context)) or self._servers.setdefault(
-            id(context), (context, self._server(app, context, state))
+        server = self._servers.get(context) or self._servers.setdefault(
+            context, self._server(app, context, state)
         )
         await server(stream)
 
