@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
 
 
+#: Texts up to this are encoded whatever they hold: a second at worst (5 million letters took 40).
+COUNTED_CHARACTERS = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """A loaded model. All methods run on the Trio thread.
@@ -189,10 +193,13 @@ class Service:
 
     def _refuse_hopeless(self, characters: int) -> None:
         """A text that no tokens could make fit is not worth the seconds of encoding it, which
-        nothing can interrupt. Raises: ContextOverflowError."""
+        nothing can interrupt; a short one is, for the true count.
+
+        Raises: ContextOverflowError.
+        """
         context_tokens = self.engine.context_tokens
         least = characters // self.longest_token_bytes
-        if least > context_tokens:
+        if least > context_tokens and characters > COUNTED_CHARACTERS:
             raise ContextOverflowError(least, context_tokens, at_least=True)
 
     async def _constrained(self, job: EngineRequest, form: OutputFormat | None) -> EngineRequest:

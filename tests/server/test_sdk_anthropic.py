@@ -209,7 +209,7 @@ async def test_a_prompt_that_is_too_long() -> None:
 
 async def test_a_prompt_that_is_hopelessly_long() -> None:
     """It is not counted to its end, but the sentence is the same."""
-    said = "x" * 5000
+    said = "x" * 200_000
     async with serving(repeating, context_tokens=128) as server:
         error = await refusal(server.url, said)
     assert isinstance(error, anthropic.BadRequestError)
