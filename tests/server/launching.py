@@ -78,15 +78,15 @@ class Launched:
                 pass
             await trio.sleep(0.05)
 
-    async def begin_stream(self, **extra: object) -> Client:
-        """A client that has its first event."""
+    async def begin_stream(self, **extra: object) -> tuple[Client, bytes]:
+        """A client that has its first text, and all that it has."""
         dialect = DIALECTS[0]
         client = await Client.connect("127.0.0.1", self.port)
         self.clients.append(client)
         await client.post(dialect.path, dialect.fields("Hi", stream=True, **extra))
         assert (await client.head()).status_code == 200
-        await client.read_until(lambda body: bool(dialect.text_so_far(body)))
-        return client
+        said = await client.read_until(lambda body: bool(dialect.text_so_far(body)))
+        return client, said
 
 
 @asynccontextmanager

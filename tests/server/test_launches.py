@@ -26,9 +26,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_what_can_end_ends_before_the_server(launch: str, tiny: Path) -> None:
     async with launched(launch, model=tiny, drain_timeout_s=1000, max_running=2) as server:
         await leave_and_be_followed(server)
-        short = await server.begin_stream(max_tokens=100, ignore_eos=True)
+        short, said = await server.begin_stream(max_tokens=100, ignore_eos=True)
         server.process.terminate()
-        assert b'"finish_reason":"length"' in await short.rest()
+        assert b'"finish_reason":"length"' in said + await short.rest()
         assert await server.process.wait() == 0
     assert b"Traceback" not in server.stderr
     outcomes = [line.split(b"outcome=")[1].split()[0] for line in server.lines(b"outcome=")]
@@ -38,7 +38,7 @@ async def test_what_can_end_ends_before_the_server(launch: str, tiny: Path) -> N
 @every_launch
 async def test_what_cannot_end_is_told_so(launch: str, tiny: Path) -> None:
     async with launched(launch, model=tiny, drain_timeout_s=0.1) as server:
-        endless = await server.begin_stream(max_tokens=90_000, ignore_eos=True)
+        endless, _ = await server.begin_stream(max_tokens=90_000, ignore_eos=True)
         server.process.send_signal(signal.SIGINT)
         assert "shutting down" in DIALECTS[0].last_error(await endless.rest())
         assert await server.process.wait() == 0
@@ -48,11 +48,12 @@ async def test_what_cannot_end_is_told_so(launch: str, tiny: Path) -> None:
 
 async def leave_and_be_followed(server: Launched) -> None:
     """Two that never end have both places; they leave, and the next one is answered at once."""
-    endless = [await server.begin_stream(max_tokens=90_000, ignore_eos=True) for _ in range(2)]
-    await endless[0].fin()
-    await endless[1].rst()
-    behind = await server.begin_stream(max_tokens=5, ignore_eos=True)
-    assert b"[DONE]" in await behind.rest()
+    first, _ = await server.begin_stream(max_tokens=90_000, ignore_eos=True)
+    second, _ = await server.begin_stream(max_tokens=90_000, ignore_eos=True)
+    await first.fin()
+    await second.rst()
+    behind, said = await server.begin_stream(max_tokens=5, ignore_eos=True)
+    assert b"[DONE]" in said + await behind.rest()
     async with await Client.connect("127.0.0.1", server.port) as client:
         await client.request("GET", "/metrics")
         _, body = await client.response()
