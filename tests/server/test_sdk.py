@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import openai
 import pytest
 import trio
+import trio.testing
 from dialects import prompt_tokens
 from serving import repeating, saying, serving, until
 
@@ -183,6 +184,7 @@ async def test_a_scope_around_the_client_ends_the_work_before_the_first_byte() -
                 scope.cancel()
         (exchange,) = server.state.live.values()
         await until(lambda: exchange.record.outcome)
+        await trio.testing.wait_all_tasks_blocked()
         server.gate.open()
         await server.idle()
         assert len(server.model.forwards) == 1
