@@ -140,7 +140,7 @@ def test_a_folder(store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder = make_model_folder(tmp_path / "work" / "My-Model")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(folder)
-    for name in (str(folder), f"{folder}/", "~/work/My-Model", "../My-Model", "."):
+    for name in (str(folder), f"{folder}/", "~/models/My-Model", "../My-Model", "."):
         resolved = store.resolve(name)
         assert (resolved.path, resolved.name) == (folder, "My-Model")
     monkeypatch.chdir(tmp_path)
