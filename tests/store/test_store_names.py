@@ -137,14 +137,14 @@ def test_an_incomplete_folder_in_the_cache_is_named(store: ModelStore) -> None:
 
 
 def test_a_folder(store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_model_folder(tmp_path / "work" / "My-Model")
+    folder = make_model_folder(tmp_path / "models" / "My-Model")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(folder)
     for name in (str(folder), f"{folder}/", "~/models/My-Model", "../My-Model", "."):
         resolved = store.resolve(name)
         assert (resolved.path, resolved.name) == (folder, "My-Model")
     monkeypatch.chdir(tmp_path)
-    assert store.resolve("work/My-Model").path == folder
+    assert store.resolve("models/My-Model").path == folder
 
 
 def test_a_gguf_file(store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
