@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, assert_never
 
 import trio
 
-from ds4trio.engine.engine import receive_any
 from ds4trio.engine.job import EndReason, JobReport, PrefillProgress, TokenEvent, TokensEnded
+from ds4trio.engine.stream import receive_any
 from ds4trio.events import (
     Finished,
     FinishReason,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ds4trio.chat.format import OutputParser, ParsedEvent
-    from ds4trio.engine.engine import TokenStream
     from ds4trio.engine.job import EngineEvent, PromptToken, TopLogprobs
+    from ds4trio.engine.stream import TokenStream
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
 
 ReplyPhase = Literal["queue", "prefill", "decode"]
@@ -87,6 +87,11 @@ class Reply:
             if out:
                 return out
         raise trio.EndOfChannel
+
+    def cancel(self) -> None:
+        """Whoever reads is leaving: from this call on nothing more is begun for the answers."""
+        for stream in self._streams:
+            stream.cancel()
 
     def take_token_gaps(self) -> list[float]:
         """Seconds between each token received since the last call and its answer's one before."""

@@ -89,6 +89,11 @@ class StepGate:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
 
+    def wait_reached(self, forward: int) -> None:
+        """Like `reached`, but this whole thread waits. Runs on: any but worker."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._entered >= forward)
+
     def release(self, forwards: int = 1) -> None:
         """Let so many more forwards end. Runs on: any thread."""
         with self._changed:
@@ -123,6 +128,7 @@ class StepGate:
             for waiter in [w for w in self._waiters if w[0] <= here]:
                 self._waiters.remove(waiter)
                 waiter[1](None)
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._is_open or self._released >= here)
 
 

@@ -44,7 +44,16 @@ BELOW: dict[str, set[str]] = {
 
 #: Which files may import a library that is dangerous elsewhere.
 LIBRARY_HOMES: dict[str, set[str]] = {
-    "trio": {"engine/engine", "reply", "threads", "server", "bench", "cli", "testing"},
+    "trio": {
+        "engine/engine",
+        "engine/stream",
+        "reply",
+        "threads",
+        "server",
+        "bench",
+        "cli",
+        "testing",
+    },
     "torch": {
         "models",
         "engine/worker",

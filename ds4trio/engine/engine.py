@@ -16,25 +16,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import trio
 
 from ds4trio.engine.admission import new_job
-from ds4trio.engine.job import (
-    EndReason,
-    EngineEvent,
-    EngineRequest,
-    JobReport,
-    PrefillProgress,
-    TokenEvent,
-    TokensEnded,
-)
-from ds4trio.engine.messages import Job, JobFailed, Loaded, Signal, StepReport, Taken
+from ds4trio.engine.job import EndReason, PrefillProgress, TokenEvent, TokensEnded
+from ds4trio.engine.messages import JobFailed, Loaded, Signal, StepReport
 from ds4trio.engine.stats import EngineStats
+from ds4trio.engine.stream import TokenStream
 from ds4trio.engine.worker import Limits, Worker
-from ds4trio.errors import (
-    Ds4TrioError,
-    EngineFailed,
-    OverloadedError,
-    RequestError,
-    UnavailableError,
-)
+from ds4trio.errors import EngineFailed, OverloadedError, RequestError, UnavailableError
 from ds4trio.threads import Inbox, LoopPoster, run_worker_thread
 
 if TYPE_CHECKING:
@@ -42,7 +29,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from ds4trio.engine.messages import Delivery, FromWorker, ToWorker
+    from ds4trio.engine.job import EngineRequest, JobReport
+    from ds4trio.engine.messages import Delivery, FromWorker, Job, ToWorker
     from ds4trio.models.base import CausalLM
 
 T = TypeVar("T")
@@ -173,7 +161,8 @@ class Engine:
         self.check_capacity(len(requests))
         jobs = [new_job(request, self.context_tokens, self.vocab_size) for request in requests]
         readers = trio.lowlevel.ParkingLot()
-        streams = [TokenStream(self, job, readers) for job in jobs]
+        window = self._limits.max_unread_tokens
+        streams = [TokenStream(job, readers, self._flag, self._inbox.put, window) for job in jobs]
         self._streams |= zip(jobs, streams, strict=True)
         self._open_blocks += 1
         self.stats.waiting += len(jobs)
@@ -189,17 +178,17 @@ class Engine:
 
     async def _leave(self, streams: Sequence[TokenStream]) -> None:
         for stream in streams:
-            stream._closed = True
-            self._flag(stream._job, EndReason.CANCELLED)
+            stream.cancel()
+            stream.close()
         try:
             with trio.move_on_after(self._release_timeout_s, shield=True):
                 for stream in streams:
-                    await stream._released.wait()
+                    await stream.released.wait()
         finally:
             self._open_blocks -= 1
             if self._open_blocks == 0 and self._failure is not None:
                 self._all_left.set()
-        if not all(stream._released.is_set() for stream in streams):
+        if not all(stream.released.is_set() for stream in streams):
             logger.error("the worker has not let go of a job in %g s", self._release_timeout_s)
 
     async def _run_worker(self, load: Callable[[], CausalLM], threads: int | None) -> None:
@@ -220,7 +209,7 @@ class Engine:
         )
         self._failure.__cause__ = error
         for stream in list(self._streams.values()):
-            stream._error = self._failed_error()
+            stream.fail(self._failed_error())
             self._released(stream)
         if self._open_blocks:
             with trio.move_on_after(FAILURE_GRACE_S, shield=True):
@@ -250,24 +239,22 @@ class Engine:
 
     def _deliver(self, stream: TokenStream, items: list[Delivery]) -> None:
         for item in items:
+            if isinstance(item, JobFailed):
+                stream.fail(item.error)
+            else:
+                stream.put(item)
             match item:
                 case TokenEvent():
                     self.stats.generated_tokens += 1
-                    stream._ready.append(item)
                 case PrefillProgress():
                     self._admitted(stream)
-                    stream._ready.append(item)
-                case TokensEnded():
-                    stream._ready.append(item)
+                case TokensEnded() | JobFailed():
                     self._ended(stream, item.report)
-                case JobFailed():
-                    stream._error = item.error
-                    self._ended(stream, item.report)
-        stream._readers.unpark_all()
+        stream.wake_readers()
 
     def _admitted(self, stream: TokenStream) -> None:
-        if stream._admitted_at is None:
-            stream._admitted_at = time.perf_counter()
+        if stream.admitted_at is None:
+            stream.admitted_at = time.perf_counter()
             self.stats.waiting -= 1
             self.stats.running += 1
 
@@ -277,92 +264,22 @@ class Engine:
         self.stats.prompt_tokens += report.cached_prompt_tokens
         self.stats.wasted_prompt_tokens += report.wasted_prompt_tokens
         self.stats.wasted_generated_tokens += report.wasted_generated_tokens
-        if stream._admitted_at is not None:
-            run_s = time.perf_counter() - stream._admitted_at
+        if stream.admitted_at is not None:
+            run_s = time.perf_counter() - stream.admitted_at
             self._mean_run_s += (run_s - self._mean_run_s) * 0.1
         self._released(stream)
 
     def _released(self, stream: TokenStream) -> None:
         """The worker holds nothing of this job any more."""
-        job = stream._job
+        job = stream.job
         del self._streams[job]
         self._unwanted -= job.ending is not None
-        if stream._admitted_at is None:
+        if stream.admitted_at is None:
             self.stats.waiting -= 1
         else:
             self.stats.running -= 1
-        stream._released.set()
-        stream._readers.unpark_all()
-
-
-class TokenStream:
-    """One job's events. Made by ``Engine.submit`` and ``submit_all``. Runs on: trio."""
-
-    report: JobReport | None
-    """What the job took; there once it has ended, by itself or by leaving its block."""
-
-    def __init__(self, engine: Engine, job: Job, readers: trio.lowlevel.ParkingLot) -> None:
-        self.report = None
-        self._engine = engine
-        self._job = job
-        self._ready: list[EngineEvent] = []
-        self._readers = readers  # all streams' of one block
-        self._untold = 0  # tokens taken, of which the worker has not heard
-        self._admitted_at: float | None = None
-        self._error: Ds4TrioError | None = None
-        self._released = trio.Event()
-        self._closed = False
-
-    async def receive(self) -> list[EngineEvent]:
-        """Everything that is ready, at least one event. If cancelled, it has taken none.
-
-        Raises: trio.EndOfChannel, after TokensEnded. EngineFailed, if the worker has died.
-            Ds4TrioError, if this sequence alone has failed. trio.ClosedResourceError, after the
-            block was left.
-        """
-        ((_, events),) = await receive_any([self])
-        return events
-
-    def stop(self) -> None:
-        """The reader has enough: the answer is complete. ``receive`` goes on to TokensEnded."""
-        self._engine._flag(self._job, EndReason.STOPPED)
-
-    @property
-    def _has_news(self) -> bool:
-        return bool(self._ready or self._closed or self._error is not None)
-
-    def _check(self) -> None:
-        if self._closed:
-            raise trio.ClosedResourceError
-        if self._error is not None and not self._ready:
-            raise self._error
-
-    def _take(self) -> list[EngineEvent]:
-        events, self._ready = self._ready, []
-        self._untold += sum(isinstance(event, TokenEvent) for event in events)
-        # By halves of the window: few messages, and a paused sequence, whose reader has a whole
-        # window to take, is sure to be resumed.
-        if self._untold * 2 >= self._engine._limits.max_unread_tokens:
-            self._engine._inbox.put(Taken(self._job, self._untold))
-            self._untold = 0
-        return events
-
-
-async def receive_any(streams: Sequence[TokenStream]) -> list[tuple[int, list[EngineEvent]]]:
-    """Everything that is ready in several streams of one block, by their index, at least one event.
-
-    If cancelled, it has taken none. Raises: trio.EndOfChannel, after the last TokensEnded;
-        otherwise as `TokenStream.receive`, for whichever stream fails.
-    """
-    if any(stream._has_news or stream._released.is_set() for stream in streams):
-        await trio.lowlevel.checkpoint()
-    while not any(stream._has_news for stream in streams):
-        if all(stream._released.is_set() for stream in streams):
-            raise trio.EndOfChannel
-        await streams[0]._readers.park()
-    for stream in streams:
-        stream._check()
-    return [(index, stream._take()) for index, stream in enumerate(streams) if stream._ready]
+        stream.released.set()
+        stream.wake_readers()
 
 
 class _JobBlock(Generic[T]):

@@ -138,6 +138,8 @@ class Exchange:
     def end(self, outcome: Outcome, detail: str | None = None) -> None:
         """End this request now. Only the first call (or the natural end) counts."""
         self._decide(outcome, detail)
+        if self._reply is not None:
+            self._reply.cancel()  # the scope is heard in the engine's block only turns later
         self._scope.cancel()
 
     async def run(self) -> None:

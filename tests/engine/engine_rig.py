@@ -6,12 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ds4trio.engine.engine import Engine, TokenStream, open_engine
+from ds4trio.engine.engine import Engine, open_engine
 from ds4trio.engine.job import EngineEvent, EngineRequest, TokenEvent, TokensEnded
 from ds4trio.testing import ScriptedModel, StepGate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from ds4trio.engine.stream import TokenStream
 
 
 @dataclass

@@ -20,7 +20,7 @@ from ds4trio.testing import ALPHABET, ScriptedModel, StepGate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from ds4trio.engine.engine import TokenStream
+    from ds4trio.engine.stream import TokenStream
 
 NEIGHBOUR, VICTIM, NEXT = 65, 66, 67
 CHUNK = 8

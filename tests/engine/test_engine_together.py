@@ -9,8 +9,8 @@ import trio
 import trio.testing
 from engine_rig import Rig, job, open_rig, read_all, token_ids
 
-from ds4trio.engine.engine import TokenStream, receive_any
 from ds4trio.engine.job import EngineEvent, EngineRequest, TokensEnded
+from ds4trio.engine.stream import TokenStream, receive_any
 from ds4trio.errors import Ds4TrioError, OverloadedError, RequestError
 from ds4trio.testing import ALPHABET, ScriptedModel
 

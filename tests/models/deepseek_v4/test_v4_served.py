@@ -25,7 +25,7 @@ from v4_checkpoints import HEAVY, SLIDING, SPARSE, make_checkpoint, oracle, tiny
 
 import ds4trio
 from ds4trio.chat.deepseek_v4_structure import StructuralTokens
-from ds4trio.engine.engine import Engine, TokenStream
+from ds4trio.engine.engine import Engine
 from ds4trio.engine.job import EngineRequest, TokenEvent, TokensEnded
 from ds4trio.errors import LoadError
 from ds4trio.request import Conversation, GenerationRequest, Message, SamplingParams, Thinking
@@ -34,6 +34,8 @@ from ds4trio.service import Service, open_service
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
+
+    from ds4trio.engine.stream import TokenStream
 
 Json = dict[str, Any]
 TOKENS = 12
