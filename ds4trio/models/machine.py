@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 import torch
+
+#: Where Linux mounts a control group's memory controller, and its limit's file: version 2, then 1.
+_CGROUPS = (("sys/fs/cgroup", "memory.max"), ("sys/fs/cgroup/memory", "memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """``device_bytes``: free memory of the GPU that a model would be loaded to; None without."""
+    """``memory_bytes``: see `memory_bytes`. ``device_bytes``: free memory of the GPU that a model
+    would be loaded to; None without.
+    """
 
     memory_bytes: int
     device: str
@@ -22,8 +28,44 @@ class Machine:
 
 def this_machine(device: torch.device) -> Machine:
     """As seen from a model that is to be loaded to ``device``."""
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = memory_bytes()
     if device.type == "cpu":
-        return Machine(memory_bytes, "cpu", None)
+        return Machine(memory, "cpu", None)
     free, _ = torch.cuda.mem_get_info(device)
-    return Machine(memory_bytes, f"{device} ({torch.cuda.get_device_name(device)})", free)
+    return Machine(memory, f"{device} ({torch.cuda.get_device_name(device)})", free)
+
+
+def memory_bytes(root: Path = Path("/")) -> int:
+    """What this process may use: all memory there is, or less if a control group says so.
+
+    ``root`` is where ``proc`` and ``sys`` are mounted. Runs on: any thread.
+    Source: Linux's ``admin-guide/cgroup-v2`` and ``admin-guide/cgroup-v1/memory``.
+    """
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([physical, *_cgroup_limits(root)])
+
+
+def _cgroup_limits(root: Path) -> list[int]:
+    """Of this process's control groups and all above them. A container's own may be mounted in
+    place of the hierarchy's top while its path still counts from there: what is not there is
+    passed over.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []  # not Linux
+    limits: list[int] = []
+    for line in lines:
+        _, controllers, path = line.split(":", maxsplit=2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, name = _CGROUPS[bool(controllers)]
+        below_top = PurePosixPath(path.lstrip("/"))
+        for group in (below_top, *below_top.parents):
+            try:
+                limit = (root / mount / group / name).read_text().strip()
+            except OSError:
+                continue
+            if limit.isdecimal():  # "max": none
+                limits.append(int(limit))
+    return limits
