@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from ds4trio.testing import ScriptedModel, StepGate, open_scripted_engine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from ds4trio.chat.format import ChatFormat
     from ds4trio.server.state import ServerState
     from ds4trio.testing import ForwardRow
 
@@ -123,10 +124,12 @@ async def serving(
     *,
     gated: bool = False,
     context_tokens: int = 4096,
+    chat_format: ChatFormat | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server on a free port of the loopback address, for as long as the block lasts.
 
+    Conversations are plain lines, or in ``chat_format``.
     Its gate is shut from the start if it is ``gated``, and open at the end, however that comes.
     """
     gate = StepGate()
@@ -147,7 +150,8 @@ async def serving(
         with scope:
             await ds4trio.serve(engine, chosen, task_status=task_status)
 
-    async with open_scripted_engine(model, chosen) as engine, trio.open_nursery() as nursery:
+    async with open_scripted_engine(model, chosen) as scripted, trio.open_nursery() as nursery:
+        engine = replace(scripted, chat_format=chat_format) if chat_format else scripted
         with mock.patch.object(serve_module, "make_state", make_state), gate.opened_at_exit():
             (url,) = await nursery.start(serve)
             where = urlsplit(url)

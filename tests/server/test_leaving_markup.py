@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import pytest
-import serving as serving_module
 from serving import said, serving, until
 
 from ds4trio.chat.template import TemplateChatFormat
-from ds4trio.testing import END_ID, ByteTokenizer, ScriptedModel, open_scripted_engine
+from ds4trio.testing import END_ID, ByteTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from serving import Server
-
-    import ds4trio
 
 #: Plain lines, as the scripted engine's own; it tells of the markup of thoughts and calls.
 TEMPLATE = (
@@ -83,15 +79,6 @@ ASKINGS = [
 
 
 @asynccontextmanager
-async def open_with_markup(
-    model: ScriptedModel, settings: ds4trio.Settings | None = None
-) -> AsyncIterator[ds4trio.Service]:
-    chat_format = TemplateChatFormat(TEMPLATE, ByteTokenizer(), variables={}, stop_ids={END_ID})
-    async with open_scripted_engine(model, settings) as engine:
-        yield replace(engine, chat_format=chat_format)
-
-
-@asynccontextmanager
 async def thinking_or_calling(markup: Markup) -> AsyncIterator[Server]:
     def script(token_ids: Sequence[int]) -> int:
         _, answered = said(token_ids)
@@ -99,9 +86,9 @@ async def thinking_or_calling(markup: Markup) -> AsyncIterator[Server]:
             return markup.beginning[len(answered)]
         return markup.then[(len(answered) - len(markup.beginning)) % len(markup.then)]
 
-    with mock.patch.object(serving_module, "open_scripted_engine", open_with_markup):
-        async with serving(script, gated=True, max_running=1) as server:
-            yield server
+    chat = TemplateChatFormat(TEMPLATE, ByteTokenizer(), variables={}, stop_ids={END_ID})
+    async with serving(script, gated=True, max_running=1, chat_format=chat) as server:
+        yield server
 
 
 @pytest.mark.parametrize("way", ["fin", "rst"])
