@@ -23,11 +23,12 @@ BELOW: dict[str, set[str]] = {
     "logs": {"server"},  # for the record it prints
     "threads": {"errors"},
     "models": LEAVES,
+    "cache": LEAVES | {"models"},
     "text": LEAVES | {"models"},
     "store": LEAVES | {"models", "text"},
     "chat": VOCABULARY | {"text"},
     "constraint": LEAVES | {"request", "text"},
-    "engine": LEAVES | {"request", "models", "threads"},
+    "engine": LEAVES | {"request", "cache", "models", "threads"},
     "protocols": VOCABULARY,
     "reply": VOCABULARY | {"engine", "chat", "text"},
     "service": VOCABULARY
@@ -56,6 +57,7 @@ LIBRARY_HOMES: dict[str, set[str]] = {
     },
     "torch": {
         "models",
+        "cache",
         "engine/worker",
         "engine/sequence",
         "engine/sampler",

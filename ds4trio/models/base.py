@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     import torch
 
+#: What the names of tensors begin with that a saved state has for its own length only.
+TIP = "tip."
+
 
 class SequenceState(Protocol):
     """What a model remembers of one sequence (keys and values, for a dense model)."""
