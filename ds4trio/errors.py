@@ -6,6 +6,8 @@
     ├── RequestError                the asker's fault: 4xx
     │   ├── ContextOverflowError    the prompt does not fit the context
     │   ├── AuthenticationError     no key, or not one of ours
+    │   ├── ForbiddenError          a web page asks that may not
+    │   ├── MisdirectedError        asked by a name that is not ours
     │   ├── NotFoundError           no such route, model or request
     │   ├── MethodNotAllowedError
     │   ├── ConflictError           a request with that id is already running
@@ -59,18 +61,32 @@ class ContextOverflowError(RequestError):
 
     def __init__(self, prompt_tokens: int, context_tokens: int, *, at_least: bool = False) -> None:
         super().__init__(
-            f"This model's maximum context length is {context_tokens} tokens, "
-            f"but the prompt has {'at least ' if at_least else ''}{prompt_tokens} tokens.",
+            f"This model's maximum context length is {context_tokens} tokens, but the prompt has "
+            f"{'at least ' if at_least else ''}{prompt_tokens} tokens, and must leave room for an "
+            "answer.",
             code="context_length_exceeded",
         )
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens
+        self.at_least = at_least
 
 
 class AuthenticationError(RequestError):
     """No API key, or an unknown one."""
 
     status = 401
+
+
+class ForbiddenError(RequestError):
+    """A browser asks in the name of a web page that may not."""
+
+    status = 403
+
+
+class MisdirectedError(RequestError):
+    """The ``Host`` is no name of this server."""
+
+    status = 421
 
 
 class NotFoundError(RequestError):

@@ -47,7 +47,8 @@ class ToolSpec:
 
     ``parameters`` is a JSON schema for the arguments. ``grammar`` (Lark) is set instead for a tool
     whose input is plain text (OpenAI's "custom" tools); an empty grammar means any text. ``strict``
-    asks that the arguments obey the schema.
+    asks that the arguments obey the schema. ``param`` is where the request says what a call must
+    look like: errors name it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ToolSpec:
     parameters: Mapping[str, object] = field(default_factory=dict)
     grammar: str | None = None
     strict: bool = False
+    param: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +125,15 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """The answer must be JSON that obeys ``schema``; an empty schema means any object."""
+    """The answer must be JSON that obeys ``schema``; an empty schema means any object.
+
+    ``param``, in all output formats, is where the request says so: errors name it.
+    """
 
     schema: Mapping[str, object]
     name: str | None = None
     description: str | None = None
+    param: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,7 @@ class Regex:
     """The answer must match, from beginning to end."""
 
     pattern: str
+    param: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,7 @@ class LarkGrammar:
     """The answer must be derivable from the grammar's ``start``."""
 
     grammar: str
+    param: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,7 @@ class Choice:
     """The answer must be one of these."""
 
     options: tuple[str, ...]
+    param: str | None = field(default=None, compare=False)
 
 
 OutputFormat: TypeAlias = JsonSchema | Regex | LarkGrammar | Choice

@@ -23,6 +23,8 @@ from ds4trio.reply import ChoicePlan, Reply
 from ds4trio.request import (
     Conversation,
     GenerationRequest,
+    JsonSchema,
+    LarkGrammar,
     Message,
     PromptBatch,
     SamplingParams,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from ds4trio.chat.format import ChatFormat, OutputParser, Prompt
     from ds4trio.engine.engine import Engine
     from ds4trio.models.base import CausalLM
-    from ds4trio.request import OutputFormat
+    from ds4trio.request import OutputFormat, ToolSpec
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
 
 
@@ -145,7 +147,7 @@ class Service:
         elif request.echo:
             echo = await run_off_loop(self.text_of, job.token_ids)
         return _Prepared(
-            await self._constrained(job, request.output_format),
+            await self._constrained(job, request.output_format, request),
             partial(AnswerParser, request.stop),
             # Raw text goes on where the prompt stopped; a turn, unlike it, begins a text.
             partial(self.tokenizer.new_decoder, start_of_text=False),
@@ -167,7 +169,7 @@ class Service:
             spans = partial(chat.new_structural_tokens, request, prompt)
             job = replace(job, new_greedy_spans=spans)
         return _Prepared(
-            await self._constrained(job, chat.output_format(request)),
+            await self._constrained(job, chat.output_format(request), request),
             partial(chat.new_parser, request, prompt),
             partial(self.tokenizer.new_decoder, visible=chat.visible_tokens),
         )
@@ -181,15 +183,27 @@ class Service:
 
     async def _render(self, request: GenerationRequest, chat: ChatFormat) -> Prompt:
         assert isinstance(request.prompt, Conversation)
-        self._refuse_hopeless(sum(len(message.content) for message in request.prompt.messages))
-        return await run_off_loop(chat.render, request)
+        messages = request.prompt.messages
+        self._refuse_hopeless(sum(len(message.content) for message in messages))
+
+        def render() -> Prompt:
+            for message in messages:
+                _check_text(message.content, "messages")
+                _check_text(message.reasoning or "", "messages")
+            return chat.render(request)
+
+        return await run_off_loop(render)
 
     async def _raw_ids(self, prompt: TextPrompt | TokenPrompt) -> list[int]:
         if isinstance(prompt, TokenPrompt):
             return list(prompt.token_ids)
         self._refuse_hopeless(len(prompt.text))
-        token_ids = await run_off_loop(self.tokenizer.encode, prompt.text)
+        token_ids = await run_off_loop(self._encode, prompt.text)
         return [*self.tokenizer.bos_ids, *token_ids]
+
+    def _encode(self, text: str) -> list[int]:
+        _check_text(text, "prompt")
+        return self.tokenizer.encode(text)
 
     def _refuse_hopeless(self, characters: int) -> None:
         """A text that no tokens could make fit is not worth the seconds of encoding it, which
@@ -202,15 +216,35 @@ class Service:
         if least > context_tokens and characters > COUNTED_CHARACTERS:
             raise ContextOverflowError(least, context_tokens, at_least=True)
 
-    async def _constrained(self, job: EngineRequest, form: OutputFormat | None) -> EngineRequest:
-        """Raises: RequestError if nothing can be written in this form."""
+    async def _constrained(
+        self, job: EngineRequest, form: OutputFormat | None, request: GenerationRequest
+    ) -> EngineRequest:
+        """Raises: RequestError, naming the field, if nothing can be written in this form."""
         if form is None:
             return job
-        return replace(job, constraint=await run_off_loop(self.grammars.compile, form))
+        try:
+            return replace(job, constraint=await run_off_loop(self.grammars.compile, form))
+        except RequestError as error:
+            raise await run_off_loop(self._blamed, error, request) from None
+
+    def _blamed(self, error: RequestError, request: GenerationRequest) -> RequestError:
+        """A form may be made of several that the request asks for: of which it is the fault."""
+        parts = [_form_of_calls(tool) for tool in request.tools]
+        for part in (*parts, request.output_format):
+            try:
+                if part is not None:
+                    self.grammars.compile(part)
+            except RequestError as own:
+                return own
+        return error
 
     def _job(self, request: GenerationRequest, token_ids: Sequence[int]) -> EngineRequest:
+        if request.max_tokens == 0 and not request.echo:
+            raise RequestError(
+                "max_tokens: 0 leaves nothing to answer; it is for echo", param="max_tokens"
+            )
         context_tokens = self.engine.context_tokens
-        if len(token_ids) >= context_tokens:
+        if len(token_ids) + (request.max_tokens != 0) > context_tokens:
             raise ContextOverflowError(len(token_ids), context_tokens)
         return EngineRequest(
             token_ids,
@@ -305,6 +339,24 @@ def _load(source: Path, settings: Settings) -> CausalLM:
             simulate_release_numerics=settings.simulate_release_numerics,
         ),
     )
+
+
+def _form_of_calls(tool: ToolSpec) -> OutputFormat | None:
+    """What a call of the tool must look like, by itself."""
+    if tool.grammar is None:
+        return JsonSchema({"type": "object", **tool.parameters}, param=tool.param)
+    return LarkGrammar(tool.grammar, tool.param) if tool.grammar else None
+
+
+def _check_text(text: str, param: str) -> None:
+    """No JSON can bring half a surrogate pair, but a program can, and no tokenizer takes it.
+
+    Raises: RequestError.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{param}: half a surrogate pair is no text", param=param) from None
 
 
 def _message(fields: dict[str, str]) -> Message:

@@ -13,7 +13,7 @@ from tiny_llama import write_tiny_llama
 
 import ds4trio
 from ds4trio.errors import ContextOverflowError
-from ds4trio.request import GenerationRequest, TextPrompt
+from ds4trio.request import Conversation, GenerationRequest, Regex, TextPrompt, ToolSpec
 from ds4trio.testing import (
     ALPHABET,
     END_ID,
@@ -322,10 +322,46 @@ async def test_two_real_engines(folders: tuple[Path, Path]) -> None:
                 raise AssertionError("entered")
 
 
+async def test_the_tool_whose_calls_nothing_can_be_is_blamed(folders: tuple[Path, Path]) -> None:
+    """All that an answer may be is one grammar; of which part it is the fault is found out."""
+    good = ToolSpec("good", param="tools[0].parameters")
+    bad = ToolSpec("bad", parameters={"properties": {"a": {"pattern": "("}}}, param="tools[1].x")
+    prompt = Conversation((ds4trio.Message("user", "Hi"),))
+    cases: list[tuple[GenerationRequest, str]] = [
+        (GenerationRequest(prompt, tools=(good, bad), tool_choice="required"), "tools[1].x"),
+        (
+            GenerationRequest(prompt, tools=(good,), output_format=Regex("(", "the_regex")),
+            "the_regex",
+        ),
+    ]
+    async with ds4trio.open_engine(str(folders[0]), ds4trio.Settings(threads=1)) as engine:
+        for request, param in cases:
+            with pytest.raises(ds4trio.RequestError, match="cannot be used") as caught:
+                async with engine.generate(request):
+                    raise AssertionError("entered")
+            assert caught.value.param == param
+
+
 async def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ds4trio.LoadError, match="no config"):
         async with ds4trio.open_engine(str(tmp_path)):
             raise AssertionError("entered")
+
+
+@pytest.mark.parametrize("half", ["\ud800", "a\udfffb"])
+async def test_half_a_character_is_refused(half: str) -> None:
+    """No JSON can bring it, but a program can."""
+    thought = ds4trio.Message("assistant", "Hi", reasoning=half)
+    async with open_scripted_engine(ScriptedModel()) as engine:
+        for ask, param in (
+            (engine.complete(half), "prompt"),
+            (engine.chat([{"role": "user", "content": half}]), "messages"),
+            (engine.chat([thought]), "messages"),
+        ):
+            with pytest.raises(ds4trio.RequestError, match="surrogate") as caught:
+                async with ask:
+                    raise AssertionError("entered")
+            assert caught.value.param == param
 
 
 async def test_a_text_that_cannot_fit_is_not_even_encoded() -> None:

@@ -82,29 +82,27 @@ class GrammarCompiler:
     def compile(self, form: OutputFormat) -> CompiledGrammar:
         """Takes a millisecond or many, most of them without the GIL.
 
-        Raises: RequestError (without ``param``) that says why, if the format is not supported or
-            nothing can be written in it.
+        Raises: RequestError that says why, and of which field of the request (see `JsonSchema`), if
+            the format is not supported or nothing can be written in it.
         """
         try:
             return self._compile(_grammar(form))
         except (ValueError, RecursionError) as error:  # from a schema or text that is none
-            raise _unusable(str(error)) from None
+            where = form.param or "The output format"
+            raise RequestError(f"{where}: cannot be used: {error}", param=form.param) from None
 
 
 def _compile(vocabulary: Vocabulary, grammar: str) -> CompiledGrammar:
+    """Raises: ValueError."""
     matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0)
     matcher.compute_bitmask()  # the dearest one; also finds out if no token can be the first
     if matcher.is_error():
-        raise _unusable(_why(matcher))
+        raise ValueError(_why(matcher))
     return CompiledGrammar(matcher, vocabulary.size)
 
 
-def _unusable(why: str) -> RequestError:
-    return RequestError(f"The output format cannot be used: {why}")
-
-
 def _grammar(form: OutputFormat) -> str:
-    """In llguidance's own notation."""
+    """In llguidance's own notation. Raises: ValueError, RecursionError."""
     match form:
         case JsonSchema(schema):
             return LLMatcher.grammar_from_json_schema(
@@ -115,9 +113,9 @@ def _grammar(form: OutputFormat) -> str:
         case LarkGrammar(grammar):
             return LLMatcher.grammar_from_lark(grammar)
         case Choice(()):
-            raise _unusable("there is nothing to choose from")
+            raise ValueError("there is nothing to choose from")
         case Choice(options) if len(options) > MOST_OPTIONS:
-            raise _unusable(f"{len(options)} options; {MOST_OPTIONS} are the most")
+            raise ValueError(f"{len(options)} options; {MOST_OPTIONS} are the most")
         case Choice(options):
             texts = " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
             return LLMatcher.grammar_from_lark(f"start: {texts}")

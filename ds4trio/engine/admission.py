@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ds4trio.engine.messages import Job
 from ds4trio.errors import ContextOverflowError, RequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ds4trio.engine.job import EngineRequest
 
-#: Far more than anybody uses, and what no logit is made infinite by: torch refuses to store numbers
-#: outside float32, which would end the worker.
-REPETITION_PENALTY = (1e-3, 1e3)
+#: What a program may ask for, more than any protocol lets through: far more than anybody uses, and
+#: what no logit is made infinite by. torch refuses to store numbers outside float32, which would end
+#: the worker.
+BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "temperature": (0, 1e3),
+        "top_p": (0, 1),
+        "min_p": (0, 1),
+        "presence_penalty": (-1e3, 1e3),
+        "frequency_penalty": (-1e3, 1e3),
+        "repetition_penalty": (1e-3, 1e3),
+    }
+)
+#: Minus infinity, the usual way to forbid a token, is allowed too.
+MOST_BIAS = 1e9
 
 
 def new_job(request: EngineRequest, context_tokens: int, vocab_size: int) -> Job:
@@ -25,15 +41,16 @@ def new_job(request: EngineRequest, context_tokens: int, vocab_size: int) -> Job
     prompt = tuple(request.token_ids)
     if not prompt:
         raise RequestError("The prompt is empty.", param="prompt")
-    wants_no_token = request.max_tokens == 0 and request.prompt_logprobs
     room = context_tokens - len(prompt)
-    if room < (0 if wants_no_token else 1):
+    if room < (0 if request.max_tokens == 0 else 1):
         raise ContextOverflowError(len(prompt), context_tokens)
     if min(prompt) < 0 or max(prompt) >= vocab_size:
-        raise RequestError(f"The prompt has token ids outside 0...{vocab_size - 1}.")
+        raise RequestError(
+            f"The prompt has token ids outside 0...{vocab_size - 1}.", param="prompt"
+        )
     max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
-    if max_tokens < 1 and not wants_no_token:
-        raise RequestError("max_tokens must be at least 1.", param="max_tokens")
+    if max_tokens < 0:
+        raise RequestError("max_tokens must not be negative.", param="max_tokens")
     _check_settings(request, vocab_size)
     return Job(replace(request, token_ids=prompt), max_tokens, time.perf_counter())
 
@@ -45,10 +62,10 @@ def _check_settings(request: EngineRequest, vocab_size: int) -> None:
         raise RequestError(
             f"logit_bias has token ids outside 0...{vocab_size - 1}.", param="logit_bias"
         )
-    least, most = REPETITION_PENALTY
-    if not least <= sampling.repetition_penalty <= most:
-        raise RequestError(
-            f"repetition_penalty must be from {least:g} to {most:g}.", param="repetition_penalty"
-        )
+    if not all(-MOST_BIAS <= each <= MOST_BIAS or each == -math.inf for each in bias.values()):
+        raise RequestError(f"logit_bias must be at most {MOST_BIAS:g}.", param="logit_bias")
+    for name, (least, most) in BOUNDS.items():
+        if not least <= getattr(sampling, name) <= most:  # nor is NaN
+            raise RequestError(f"{name} must be from {least:g} to {most:g}.", param=name)
     if request.logprobs is not None and not 0 <= request.logprobs <= vocab_size:
         raise RequestError("logprobs must not be negative.", param="logprobs")

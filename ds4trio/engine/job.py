@@ -68,9 +68,9 @@ class GreedySpans(Protocol):
 class EngineRequest:
     """One sequence to continue.
 
-    ``max_tokens`` None: as far as the context allows; 0: only the prompt is computed, for its
-    logprobs. ``stop_ids`` end the sequence and are not part of it; they are not sampled before
-    ``min_tokens`` tokens, nor where the constraint does not let the sequence end.
+    ``max_tokens`` None: as far as the context allows; 0: only the prompt is computed. ``stop_ids``
+    end the sequence and are not part of it; they are not sampled before ``min_tokens`` tokens, nor
+    where the constraint does not let the sequence end.
 
     A sequence with a ``thinking_end`` begins within thoughts, which end when these tokens have been
     sampled, one after the other. Thoughts are under no constraint; after ``thinking_budget`` tokens

@@ -44,9 +44,11 @@ def error_body(error: Ds4TrioError) -> bytes:
     message = error.message
     if isinstance(error, ContextOverflowError):
         # The sentence from which Claude Code learns both numbers, and that it should compact.
-        message = (
-            f"prompt is too long: {error.prompt_tokens} tokens > {error.context_tokens} maximum"
-        )
+        # The maximum is a prompt's: one token is the answer's.
+        most = error.context_tokens - 1
+        message = f"prompt is too long: {error.prompt_tokens} tokens > {most} maximum"
+        if error.at_least:
+            message += " (at least so many: they were not counted to the end)"
     body = {"type": "error", "error": {"type": kind, "message": message}}
     return msgspec.json.encode(body)
 

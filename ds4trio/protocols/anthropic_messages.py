@@ -108,7 +108,7 @@ class AnthropicMessages:
 
 def _generation(fields: MessageFields) -> GenerationRequest:
     known = known_tools(fields.tools)
-    listed, choice = tools(known, fields.tool_choice)
+    listed, choice = tools(fields.tools, known, fields.tool_choice)
     one_call = fields.tool_choice is not None and fields.tool_choice.disable_parallel_tool_use
     return GenerationRequest(
         prompt=Conversation(Conversant(known).messages(fields.system, fields.messages)),
@@ -147,4 +147,4 @@ def _output_format(fields: MessageFields) -> JsonSchema | None:
         return None
     if asked.type != "json_schema":
         raise unsupported(f"{at}.type", "not json_schema")
-    return JsonSchema(required(asked.schema, f"{at}.schema"))
+    return JsonSchema(required(asked.schema, f"{at}.schema"), param=f"{at}.schema")

@@ -54,12 +54,19 @@ def known_tools(sent: Sequence[AnthropicTool] | None) -> dict[str, AnthropicTool
 
 
 def tools(
-    known: Mapping[str, AnthropicTool], choice: ToolChoiceFields | None
+    sent: Sequence[AnthropicTool] | None,
+    known: Mapping[str, AnthropicTool],
+    choice: ToolChoiceFields | None,
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
     """The tools to list, and the choice among them. Raises: RequestError."""
+    at = {tool.name: f"tools[{i}]" for i, tool in enumerate(sent or ()) if tool in known.values()}
     must = choice.name if choice is not None and choice.type == "tool" else None
     listed = tuple(
-        [spec(name, tool) for name, tool in known.items() if not tool.defer_loading or name == must]
+        [
+            spec(name, tool, at[name])
+            for name, tool in known.items()
+            if not tool.defer_loading or name == must
+        ]
     )
     if choice is None:
         return listed, "auto"
@@ -78,8 +85,14 @@ def tools(
             raise invalid("tool_choice.type", "not one of auto, any, tool, none")
 
 
-def spec(name: str, tool: AnthropicTool) -> ToolSpec:
-    return ToolSpec(name, tool.description or "", tool.input_schema or {}, strict=bool(tool.strict))
+def spec(name: str, tool: AnthropicTool, at: str) -> ToolSpec:
+    return ToolSpec(
+        name,
+        tool.description or "",
+        tool.input_schema or {},
+        strict=bool(tool.strict),
+        param=f"{at}.input_schema",
+    )
 
 
 def definition(tool: AnthropicTool) -> str:

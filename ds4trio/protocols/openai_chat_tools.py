@@ -128,6 +128,7 @@ def _function(function: FunctionTool, at: str) -> ToolSpec:
         description=function.description or "",
         parameters=function.parameters or {},
         strict=bool(function.strict),
+        param=f"{at}.parameters",
     )
 
 
@@ -136,6 +137,7 @@ def _custom(custom: CustomTool, at: str) -> ToolSpec:
         name=_nonempty(custom.name, f"{at}.name"),
         description=custom.description or "",
         grammar=_grammar(custom.format, f"{at}.format"),
+        param=f"{at}.format.grammar.definition",
     )
 
 

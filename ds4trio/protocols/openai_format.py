@@ -53,9 +53,9 @@ def output_format(fields: FormatFields) -> OutputFormat | None:
     asked: dict[str, OutputFormat | None] = {
         "response_format": _response_format(fields.response_format),
         "guided_json": _json(fields.guided_json, "guided_json"),
-        "guided_regex": _regex(fields.guided_regex),
+        "guided_regex": _regex(fields.guided_regex, "guided_regex"),
         "guided_choice": _choice(fields.guided_choice, "guided_choice"),
-        "guided_grammar": _grammar(fields.guided_grammar),
+        "guided_grammar": _grammar(fields.guided_grammar, "guided_grammar"),
     }
     if fields.structured_outputs is not None:
         asked |= _structured(fields.structured_outputs)
@@ -72,10 +72,13 @@ def _response_format(asked: ResponseFormat | None) -> OutputFormat | None:
         case None | "text":
             return None
         case "json_object":
-            return JsonSchema(asked.schema or {})
+            return JsonSchema(asked.schema or {}, param="response_format.schema")
         case "json_schema":
-            schema = required(asked.json_schema, "response_format.json_schema")
-            return JsonSchema(schema.schema or {}, schema.name, schema.description)
+            at = "response_format.json_schema"
+            schema = required(asked.json_schema, at)
+            return JsonSchema(
+                schema.schema or {}, schema.name, schema.description, param=f"{at}.schema"
+            )
         case _:
             raise unsupported("response_format.type", "not one of text, json_object, json_schema")
 
@@ -86,9 +89,9 @@ def _structured(asked: StructuredOutputs) -> dict[str, OutputFormat | None]:
     return {
         "structured_outputs.json": _json(asked.json, "structured_outputs.json"),
         "structured_outputs.json_object": JsonSchema({}) if asked.json_object else None,
-        "structured_outputs.regex": _regex(asked.regex),
+        "structured_outputs.regex": _regex(asked.regex, "structured_outputs.regex"),
         "structured_outputs.choice": _choice(asked.choice, "structured_outputs.choice"),
-        "structured_outputs.grammar": _grammar(asked.grammar),
+        "structured_outputs.grammar": _grammar(asked.grammar, "structured_outputs.grammar"),
     }
 
 
@@ -99,11 +102,11 @@ def _json(schema: dict[str, object] | str | None, param: str) -> OutputFormat | 
             schema = read(schema.encode(), dict[str, object])
         except RequestError:
             raise invalid(param, "neither a JSON schema nor the text of one") from None
-    return None if schema is None else JsonSchema(schema)
+    return None if schema is None else JsonSchema(schema, param=param)
 
 
-def _regex(pattern: str | None) -> OutputFormat | None:
-    return None if pattern is None else Regex(pattern)
+def _regex(pattern: str | None, param: str) -> OutputFormat | None:
+    return None if pattern is None else Regex(pattern, param)
 
 
 def _choice(options: list[str] | None, param: str) -> OutputFormat | None:
@@ -111,8 +114,8 @@ def _choice(options: list[str] | None, param: str) -> OutputFormat | None:
         return None
     if not options:
         raise invalid(param, "nothing to choose from")
-    return Choice(tuple(options))
+    return Choice(tuple(options), param)
 
 
-def _grammar(grammar: str | None) -> OutputFormat | None:
-    return None if grammar is None else LarkGrammar(grammar)
+def _grammar(grammar: str | None, param: str) -> OutputFormat | None:
+    return None if grammar is None else LarkGrammar(grammar, param)

@@ -243,7 +243,7 @@ def _format(fields: ResponsesFields) -> OutputFormat | None:
         case "json_schema":
             assert format_ is not None
             schema = required(format_.schema, "text.format.schema")
-            return JsonSchema(schema, format_.name, format_.description)
+            return JsonSchema(schema, format_.name, format_.description, param="text.format.schema")
         case other:
             words = f"{other!r} is not one of text, json_object, json_schema"
             raise unsupported("text.format.type", words)

@@ -104,12 +104,14 @@ class ToolTable:
                     tool.description or "",
                     tool.parameters or {},
                     strict=bool(tool.strict),
+                    param=f"{at}.parameters",
                 )
                 self._add(spec, CallName("function", tool.name or "", namespace))
             case "custom":
                 name = flat_name(namespace, required(tool.name, f"{at}.name"))
                 grammar = _grammar(tool.format, f"{at}.format")
-                spec = ToolSpec(name, tool.description or "", grammar=grammar)
+                place = f"{at}.format.definition"
+                spec = ToolSpec(name, tool.description or "", grammar=grammar, param=place)
                 self._add(spec, CallName("custom", tool.name or "", namespace))
             case "namespace" if namespace is None:
                 inner = required(tool.name, f"{at}.name")
@@ -119,7 +121,12 @@ class ToolTable:
                     if not (defers and read.defer_loading):
                         self._declare(read, place, inner, defers=defers)
             case "tool_search" if _is_client_search(tool):
-                spec = ToolSpec(TOOL_SEARCH, tool.description or "", tool.parameters or {})
+                spec = ToolSpec(
+                    TOOL_SEARCH,
+                    tool.description or "",
+                    tool.parameters or {},
+                    param=f"{at}.parameters",
+                )
                 self._add(spec, CallName("tool_search", TOOL_SEARCH))
             case None:
                 raise invalid(f"{at}.type", "required, but missing or null")

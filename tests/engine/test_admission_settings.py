@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -11,16 +12,41 @@ from ds4trio.engine.job import EngineRequest
 from ds4trio.errors import RequestError
 from ds4trio.request import SamplingParams
 
-
-@pytest.mark.parametrize("penalty", [-1.0, 0.0, 1e-300, 1e39, 1e308, inf, nan])
-def test_a_repetition_penalty_beyond_float32(penalty: float) -> None:
-    request = EngineRequest((1,), sampling=SamplingParams(repetition_penalty=penalty))
-    with pytest.raises(RequestError, match="repetition_penalty must be") as caught:
-        new_job(request, context_tokens=8, vocab_size=8)
-    assert caught.value.param == "repetition_penalty"
+#: Beyond what float32 holds, as a float and as an integer of Python's.
+HUGE = (1e39, 10**400, inf, nan)
 
 
-@pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3, 100.0])
-def test_a_repetition_penalty_as_it_is_used(penalty: float) -> None:
-    request = EngineRequest((1,), sampling=SamplingParams(repetition_penalty=penalty))
-    assert new_job(request, context_tokens=8, vocab_size=8).request.sampling == request.sampling
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("repetition_penalty", (-1.0, 0.0, 1e-300, *HUGE)),
+        ("presence_penalty", (-1e39, -inf, *HUGE)),
+        ("frequency_penalty", (-1e39, -inf, *HUGE)),
+        ("temperature", (-0.1, *HUGE)),
+        ("top_p", (-0.1, 1.1, *HUGE)),
+        ("min_p", (-0.1, 1.1, *HUGE)),
+        ("logit_bias", tuple({3: bias} for bias in (-1e39, -(10**400), *HUGE))),
+        ("logit_bias", ({8: 1.0}, {-1: 1.0})),
+    ],
+)
+def test_settings_beyond_their_bounds(name: str, values: tuple[object, ...]) -> None:
+    for value in values:
+        sampling = replace(SamplingParams(), **{name: value})  # type: ignore[arg-type]  # any field
+        with pytest.raises(RequestError, match=name) as caught:
+            new_job(EngineRequest((1,), sampling), context_tokens=8, vocab_size=8)
+        assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        *[SamplingParams(repetition_penalty=penalty) for penalty in (0.5, 1.0, 1.3, 100.0)],
+        SamplingParams(presence_penalty=-5, frequency_penalty=100, temperature=10),
+        SamplingParams(logit_bias={0: -inf, 1: -1e9, 7: 1e3}),
+        SamplingParams(top_p=0, min_p=1, top_k=10**400, seed=10**400),
+    ],
+    ids=str,
+)
+def test_settings_as_programs_use_them(sampling: SamplingParams) -> None:
+    request = EngineRequest((1,), sampling)
+    assert new_job(request, context_tokens=8, vocab_size=8).request.sampling == sampling

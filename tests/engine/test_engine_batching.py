@@ -236,7 +236,7 @@ async def test_tokens_end_where_the_context_does() -> None:
         (EngineRequest([]), RequestError),
         (EngineRequest([3, -1]), RequestError),
         (EngineRequest([258]), RequestError),
-        (EngineRequest([1], max_tokens=0), RequestError),
+        (EngineRequest([1], max_tokens=-1), RequestError),
         (EngineRequest([1] * 10), ContextOverflowError),
         (EngineRequest([1] * 11), ContextOverflowError),
     ],

@@ -118,8 +118,12 @@ async def test_a_prompt_alone_may_fill_the_context() -> None:
     assert sum(len(e.logprobs) for e in events if isinstance(e, PrefillProgress)) == 10
     with pytest.raises(ContextOverflowError):
         await run(scoring, context=9)
+    *progress, ended = await run(EngineRequest(prompt, max_tokens=0), context=10)
+    assert not any(isinstance(event, TokenEvent) for event in progress)
+    assert isinstance(ended, TokensEnded)
+    assert ended.reason is EndReason.LENGTH
     with pytest.raises(RequestError, match="max_tokens"):
-        await run(EngineRequest(prompt, max_tokens=0))
+        await run(EngineRequest(prompt, max_tokens=-1))
     with pytest.raises(RequestError, match="logprobs"):
         await run(EngineRequest(prompt, logprobs=-1))
 

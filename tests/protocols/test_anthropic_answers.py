@@ -353,11 +353,26 @@ def test_errors_as_the_client_raises_them(
         assert_exactly(ErrorResponse.model_validate(body, strict=True), body)
 
 
-def test_a_prompt_that_is_too_long_in_the_words_that_claude_code_reads() -> None:
-    body = json.loads(MESSAGES.render_error(errors.ContextOverflowError(9001, 8192)))
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errors.ContextOverflowError(9001, 8192), "9001 tokens > 8191 maximum"),
+        # One token is the answer's, so this prompt is one too long.
+        (errors.ContextOverflowError(8192, 8192), "8192 tokens > 8191 maximum"),
+        (
+            errors.ContextOverflowError(9001, 8192, at_least=True),
+            "9001 tokens > 8191 maximum (at least so many: they were not counted to the end)",
+        ),
+    ],
+    ids=str,
+)
+def test_a_prompt_that_is_too_long_in_the_words_that_claude_code_reads(
+    error: errors.ContextOverflowError, said: str
+) -> None:
+    body = json.loads(MESSAGES.render_error(error))
     assert body["error"] == {
         "type": "invalid_request_error",
-        "message": "prompt is too long: 9001 tokens > 8192 maximum",
+        "message": f"prompt is too long: {said}",
     }
 
 
