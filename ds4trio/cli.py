@@ -108,7 +108,7 @@ def _add_settings(parser: argparse.ArgumentParser, only: Collection[str] | None 
         if name == "model" or (only is not None and name not in only):
             continue
         flag = "--" + name.replace("_", "-")
-        shown = help_ if default is None else f"{help_} (default: {default})"
+        shown = help_ if default in (None, ()) else f"{help_} (default: {default})"
         if isinstance(default, bool):
             parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=help_)
         else:

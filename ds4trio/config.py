@@ -117,6 +117,18 @@ class Settings:
     api_keys_file: Path | None = _setting(
         None, "file with one API key a line; default: no key is needed"
     )
+    metrics_keys_file: Path | None = _setting(
+        None, "file with the keys that may read /metrics and /v1/engine; default: the API keys"
+    )
+    allowed_hosts: tuple[str, ...] = _setting(
+        (),
+        "names by which the server may be asked, besides addresses and localhost; default: any, "
+        "but at a loopback address none",
+    )
+    cors_origins: tuple[str, ...] = _setting(
+        (), "web pages that may ask from elsewhere, such as https://chat.example.org; default: none"
+    )
+    page: bool = _setting(True, "serve the web page at /")
     responses_dir: Path | None = _setting(
         None, "folder in which /v1/responses keeps its answers; default: only in memory"
     )
@@ -125,8 +137,9 @@ class Settings:
     def __post_init__(self) -> None:
         for spec in fields(self):
             value = getattr(self, spec.name)
-            if isinstance(value, str | Path) and "\0" in str(value):
-                raise ConfigError(f"{spec.name}: {str(value)!r} has a NUL character in it")
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str | Path) and "\0" in str(text):
+                    raise ConfigError(f"{spec.name}: {str(text)!r} has a NUL character in it")
             if isinstance(value, int | float):
                 _check_range(spec.name, value, *spec.metadata["range"])
 
@@ -154,7 +167,7 @@ def as_environ(settings: Settings) -> dict[str, str]:
     """The variables with which another process gets these settings; defaults are left out."""
     chosen = {spec.name: getattr(settings, spec.name) for spec in fields(settings)}
     return {
-        ENV_PREFIX + spec.name.upper(): "" if chosen[spec.name] is None else str(chosen[spec.name])
+        ENV_PREFIX + spec.name.upper(): _as_text(chosen[spec.name])
         for spec in fields(settings)
         if chosen[spec.name] != spec.default
     }
@@ -187,6 +200,8 @@ def convert(name: str, text: str, source: str) -> object:
         if word in ("0", "false", "no", "off", ""):
             return False
         raise ConfigError(f"{source}: {text!r} is neither true nor false")
+    if kind is tuple:
+        return tuple(word for piece in text.split(",") if (word := piece.strip()))
     try:
         return kind(text)
     except ValueError:
@@ -225,6 +240,8 @@ def _from_file(file: Path) -> dict[str, object]:
                 values[key] = float(value)
             except OverflowError:
                 raise ConfigError(f"{file}: {key}: the number is too large") from None
+        elif kind is tuple and isinstance(value, list) and all(type(v) is str for v in value):
+            values[key] = tuple(value)
         elif type(value) is kind and value in (_choices(hints[key]) or (value,)):
             values[key] = value
         else:
@@ -241,6 +258,13 @@ def _check_range(name: str, value: float, minimum: float, maximum: float) -> Non
         raise ConfigError(f"{name}: {value} is more than {maximum:g}")
 
 
+def _as_text(value: object) -> str:
+    """What `convert` makes the same value of."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return "" if value is None else str(value)
+
+
 def _is_optional(hint: object) -> bool:
     return NoneType in get_args(hint)
 
@@ -252,6 +276,8 @@ def _choices(hint: object) -> tuple[str, ...]:
 def _plain_type(hint: object) -> type:
     if _choices(hint):
         return str
+    if get_origin(hint) is tuple:
+        return tuple
     if isinstance(hint, UnionType):
         (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
     assert isinstance(hint, type)
@@ -261,5 +287,11 @@ def _plain_type(hint: object) -> type:
 def _type_words(hint: object) -> str:
     if choices := _choices(hint):
         return "one of " + ", ".join(choices)
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        tuple: "a list",
+    }
     return words.get(_plain_type(hint), "a path")

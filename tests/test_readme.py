@@ -23,7 +23,7 @@ README = Path(__file__).parents[1] / "README.md"
 def settings_table() -> str:
     lines = ["| setting | default | |", "|---|---|---|"]
     for name, _, default, help_ in describe():
-        shown = "" if default is None else f"`{default}`"
+        shown = "" if default in (None, ()) else f"`{default}`"
         lines.append(f"| `{name}` | {shown} | {help_} |")
     return "\n".join(lines)
 

@@ -44,6 +44,8 @@ def some_values(words: str) -> list[tuple[str, object]]:
             return [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0)]
         case "Path":
             return [("keys", Path("keys")), ("/keys", Path("/keys")), ("./a", Path("a"))]
+        case "tuple[str, ...]":
+            return [("a", ("a",)), ("b, c", ("b", "c")), ("d,e,", ("d", "e"))]
         case "str":
             return [("a", "a"), ("./b", "./b"), ("org/c", "org/c")]
     raise AssertionError(words)
@@ -74,6 +76,8 @@ WRONG = {
     "host": ["a\0b"],
     "model": ["a\0b"],
     "api_keys_file": ["a\0b"],
+    "allowed_hosts": ["a,b\0c"],
+    "page": ["maybe"],
 }
 
 
@@ -94,7 +98,9 @@ def error_of(**sources: Any) -> str | None:
 def toml(name: str, value: object) -> str:
     if isinstance(value, bool):
         return f"{name} = {str(value).lower()}\n"
-    return f"{name} = {value}\n" if isinstance(value, int | float) else f"{name} = '{value}'\n"
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"{name} = {value}\n" if isinstance(value, int | float | list) else f"{name} = '{value}'\n"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -147,6 +153,8 @@ def test_what_is_wrong_is_named(name: str, text: str) -> None:
         "api_keys_file = 'a\\u0000b'".replace("'", '"'),
         "dtype = 'float32'",
         "log_format = ['json']",
+        "cors_origins = 'https://a'",
+        "cors_origins = [1]",
         "host = {}",
         "max_running = 2020-01-01",
     ],
@@ -237,6 +245,7 @@ def test_any_file_is_settings_or_an_error(
     [
         Settings(),
         Settings(port=0, threads=1, strict_model_name=True, api_keys_file=Path("/a b/keys")),
+        Settings(cors_origins=("https://a", "https://b"), page=False),
         Settings(model="./m", request_timeout_s=0.5, half_close="respond", log_format="json"),
     ],
 )

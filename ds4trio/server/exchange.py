@@ -71,6 +71,19 @@ def id_headers(request_id: str) -> Headers:
     return [(b"x-request-id", name), (b"request-id", name)]
 
 
+def with_headers(send: Send, headers: Headers) -> Send:
+    """``send``, which says more in each answer's head."""
+    if not headers:
+        return send
+
+    async def sending(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *headers]}
+        await send(message)
+
+    return sending
+
+
 async def respond(
     send: Send,
     status: int,

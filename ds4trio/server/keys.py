@@ -25,17 +25,18 @@ class ApiKeys:
         self._digests = [_digest(key.encode()) for key in keys]
 
     @classmethod
-    def load(cls, file: Path) -> ApiKeys:
+    def load(cls, file: Path, setting: str = "api_keys_file") -> ApiKeys:
         """From a file with one key a line; empty lines and lines that begin with # don't count.
 
-        Raises: ConfigError if it cannot be read, holds no key, or a line that is no key.
+        ``setting`` is what named it. Raises: ConfigError if it cannot be read, holds no key, or a
+        line that is no key.
         """
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise ConfigError(f"api_keys_file: {file}: {error.strerror}") from None
+            raise ConfigError(f"{setting}: {file}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ConfigError(f"api_keys_file: {file}: not UTF-8 text") from None
+            raise ConfigError(f"{setting}: {file}: not UTF-8 text") from None
         keys = []
         for number, line in enumerate(lines, start=1):
             key = line.strip()
@@ -43,10 +44,10 @@ class ApiKeys:
                 continue
             # Anything else could not be sent in a header.
             if not (key.isascii() and key.isprintable()) or " " in key:
-                raise ConfigError(f"api_keys_file: {file}, line {number}: not one key")
+                raise ConfigError(f"{setting}: {file}, line {number}: not one key")
             keys.append(key)
         if not keys:
-            raise ConfigError(f"api_keys_file: {file}: no key in it")
+            raise ConfigError(f"{setting}: {file}: no key in it")
         return cls(keys)
 
     def find(self, headers: Mapping[bytes, bytes]) -> str | None:

@@ -21,7 +21,8 @@ from ds4trio.protocols.openai_responses_list import item_list, whole_number
 from ds4trio.protocols.table import PROTOCOLS, render_error
 from ds4trio.server import status
 from ds4trio.server.counting import COUNTERS, Counter
-from ds4trio.server.exchange import Exchange, id_headers, respond, retry_after
+from ds4trio.server.exchange import Exchange, id_headers, respond, retry_after, with_headers
+from ds4trio.server.origins import PREFLIGHT
 from ds4trio.server.record import Outcome, RequestRecord
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CANCEL_PATH = re.compile(r"/v1/requests/([^/]+)/cancel")
 RESPONSES_PATH = "/v1/responses"
 RESPONSE_PATH = re.compile(RESPONSES_PATH + r"/([^/]+)(?:/(input_items|cancel))?")
+#: What needs no key, and what may need one of its own.
+OPEN = ("/health", "/ready")
+INSIGHT = ("/metrics", "/v1/engine")
 JSON = b"application/json"
 
 
@@ -50,6 +54,8 @@ class Request:
         # A repeated header counts once: the last one wins.
         self.headers: dict[bytes, bytes] = {name.lower(): value for name, value in scope["headers"]}
         client = scope.get("client")
+        server = scope.get("server")
+        self.local_address: str | None = server[0] if server else None
         self.client = f"{client[0]}:{client[1]}" if client else "-"
         given = self.headers.get(b"x-request-id", b"").decode("latin-1")
         self.id = given if REQUEST_ID.fullmatch(given) else f"req_{uuid4().hex}"
@@ -78,9 +84,15 @@ class Routes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
+        origins = self._state.origins
+        send = with_headers(send, origins.headers(request.headers))
         counter = COUNTERS.get(request.path)
         protocol = PROTOCOLS.get(counter.like if counter else request.path)
         try:
+            origins.check(request.method, request.headers, request.local_address)
+            if origins.is_preflight(request.method, request.headers):
+                await respond(send, 200, b"", JSON, PREFLIGHT)
+                return
             key = self._authenticate(request)
             if protocol is not None:
                 _check_post(request)
@@ -111,7 +123,9 @@ class Routes:
     def _authenticate(self, request: Request) -> str | None:
         """The key that asks, or None where no key is needed. Raises: AuthenticationError."""
         keys = self._state.keys
-        if keys is None or request.path in ("/health", "/ready"):
+        if request.path in INSIGHT:
+            keys = self._state.metrics_keys or keys
+        if keys is None or request.path in OPEN:
             return None
         key = keys.find(request.headers)
         if key is None:

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 from contextlib import nullcontext
-from ipaddress import ip_address
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from ds4trio.server.app import App
 from ds4trio.server.connection import ConnectionLimits
 from ds4trio.server.keys import ApiKeys
 from ds4trio.server.metrics import Metrics
+from ds4trio.server.origins import Origins, is_loopback
 from ds4trio.server.response_store import ResponseFolder
 from ds4trio.server.responses import Responses
 from ds4trio.server.state import ServerState
@@ -64,15 +64,20 @@ async def serve_until_signal(settings: Settings, open_service: OpenService) -> N
     async with trio.open_nursery() as nursery:
         (url,) = await nursery.start(_serve_taking_signals, state, open_service)
         log.info("listening on %s, loading %s", url, settings.model)
-        if state.keys is None and not _is_loopback(settings.host):
+        if state.keys is None and not is_loopback(settings.host):
             log.warning("anyone who can reach %s can use it: no api_keys_file is set", url)
 
 
 def make_state(settings: Settings) -> ServerState:
-    """Raises: ConfigError for unreadable keys or an unusable folder of answers."""
+    """Raises: ConfigError for unreadable keys, names that are none, an unusable folder."""
     keys = ApiKeys.load(settings.api_keys_file) if settings.api_keys_file else None
+    metrics_file = settings.metrics_keys_file
+    metrics_keys = ApiKeys.load(metrics_file, "metrics_keys_file") if metrics_file else None
+    origins = Origins.from_settings(settings.allowed_hosts, settings.cors_origins)
     folder = ResponseFolder(settings.responses_dir) if settings.responses_dir else None
-    state = ServerState(settings, Metrics(), keys, responses=Responses(folder=folder))
+    state = ServerState(
+        settings, Metrics(), keys, metrics_keys, origins, responses=Responses(folder=folder)
+    )
     state.metrics.watch_engine(lambda: state.service.engine.stats if state.service else None)
     return state
 
@@ -148,10 +153,3 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"cannot listen on {host} port {port}: {reason}") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ds4trio.server.exchange import Exchange
     from ds4trio.server.keys import ApiKeys
     from ds4trio.server.metrics import Metrics
+    from ds4trio.server.origins import Origins
     from ds4trio.server.record import RequestRecord
     from ds4trio.service import Service
 
@@ -30,6 +31,9 @@ class ServerState:
     settings: Settings
     metrics: Metrics
     keys: ApiKeys | None
+    #: The keys for `routes.INSIGHT`; None: those for all else.
+    metrics_keys: ApiKeys | None
+    origins: Origins
     responses: Responses = field(default_factory=Responses)
     service: Service | None = None
     failure: Ds4TrioError | None = None

@@ -118,8 +118,8 @@ async def pipelined_fin(cell: Cell) -> None:
     """Another request behind the one that runs hides the FIN from a reader that stops at it."""
     body = json.dumps(cell.dialect.fields("second", stream=cell.stream)).encode()
     head = (
-        f"POST {cell.dialect.path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
-        f"x-request-id: second\r\ncontent-length: {len(body)}\r\n\r\n"
+        f"POST {cell.dialect.path} HTTP/1.1\r\nhost: localhost\r\nx-request-id: second\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     await cell.client.stream.send_all(head.encode() + body)
     await cell.client.fin()

@@ -203,7 +203,7 @@ class Client:
         self, method: str, path: str, body_bytes: int, headers: dict[str, str] | None = None
     ) -> None:
         """A request's head only, with the body still to come."""
-        head = {"host": "test", "content-length": str(body_bytes), **(headers or {})}
+        head = {"host": "localhost", "content-length": str(body_bytes), **(headers or {})}
         encoded = [(name.encode(), value.encode("latin-1")) for name, value in head.items()]
         request = h11.Request(method=method, target=path, headers=encoded)
         await self.stream.send_all(self.http.send(request) or b"")

@@ -38,8 +38,9 @@ ID = "the-one"
 def wire(method: str, path: str, fields: object = None) -> bytes:
     body = b"" if fields is None else json.dumps(fields).encode()
     head = (
-        f"{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\nx-request-id: {ID}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        f"x-request-id: {ID}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 

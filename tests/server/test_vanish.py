@@ -108,7 +108,7 @@ def impatient(settings: Settings) -> ConnectionLimits:
 def wire(dialect: Dialect, *, stream: bool) -> str:
     body = json.dumps(dialect.fields(padded(""), stream=stream, max_tokens=4000)).encode()
     head = (
-        f"POST {dialect.path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
+        f"POST {dialect.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         f"x-request-id: {ID}\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     return (head.encode() + body).hex()

@@ -25,7 +25,7 @@ BODY = json.dumps(CHAT.fields("other ", stream=True, max_tokens=2)).encode()
 
 
 def head(*lines: str, path: str = CHAT.path) -> bytes:
-    start = [f"POST {path} HTTP/1.1", "host: test", "content-type: application/json"]
+    start = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
     return "\r\n".join([*start, *lines, "", ""]).encode()
 
 
@@ -52,13 +52,13 @@ ROWS = {
     "an upgrade to HTTP/2 with bad settings": head(
         "connection: upgrade, http2-settings", "upgrade: h2c", "http2-settings: !!!"
     ),
-    "a path that is not ASCII": b"GET /\xff\xfe HTTP/1.1\r\nhost: test\r\n\r\n",
-    "a method that is not ASCII": b"G\xc3\x89T / HTTP/1.1\r\nhost: test\r\n\r\n",
-    "a query that is not UTF-8": b"GET /health?%ff=\xff HTTP/1.1\r\nhost: test\r\n\r\n",
-    "CONNECT": b"CONNECT test:443 HTTP/1.1\r\nhost: test\r\n\r\n",
-    "CONNECT without a target": b"CONNECT  HTTP/1.1\r\nhost: test\r\n\r\n",
-    "a WebSocket": b"GET / HTTP/1.1\r\nhost: test\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+    "a path that is not ASCII": b"GET /\xff\xfe HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a method that is not ASCII": b"G\xc3\x89T / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a query that is not UTF-8": b"GET /health?%ff=\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "CONNECT": b"CONNECT test:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "CONNECT without a target": b"CONNECT  HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a WebSocket": b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
+    b"upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
     "headers without end": b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000,
     "JSON nested without end": head("content-length: 200000") + b"[" * 200_000,
     "JSON that is not UTF-8": head("content-length: 14") + b'{"model":"\xff"}',

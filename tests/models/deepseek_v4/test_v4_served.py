@@ -332,8 +332,8 @@ async def test_leaving_mid_decode_releases(folder: Path) -> None:
         url = served.client.base_url
         assert url.port is not None
         async with await trio.open_tcp_stream(url.host, url.port) as socket:
-            head = f"POST {CHAT.path} HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n"
-            head += "Content-Type: application/json\r\n\r\n"
+            head = f"POST {CHAT.path} HTTP/1.1\r\nHost: localhost\r\n"
+            head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n\r\n"
             await socket.send_all(head.encode() + body)
             seen = b""
             while seen.count(b"data: ") < 5:
