@@ -58,7 +58,8 @@ ROWS = {
     "CONNECT": b"CONNECT test:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "CONNECT without a target": b"CONNECT  HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "a WebSocket": b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
-    b"upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+    b"upgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
     "headers without end": b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000,
     "JSON nested without end": head("content-length: 200000") + b"[" * 200_000,
     "JSON that is not UTF-8": head("content-length: 14") + b'{"model":"\xff"}',
