@@ -1,7 +1,7 @@
 """What a generation says, from prompt to finish, in no protocol's words.
 
-Every event but `PromptProgress` belongs to one ``choice``: the answer's number, from 0, where a
-request asked for several. Within a choice the order is: thinking, text and tool calls in any
+Every event but `PromptProgress` and `UsageSoFar` belongs to one ``choice``: the answer's number,
+from 0, where a request asked for several. Within a choice the order is: thinking, text and tool calls in any
 order, then `Finished`.
 """
 
@@ -49,6 +49,16 @@ class PromptProgress:
 
     done: int
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSoFar:
+    """What all answers have taken up to and with the next event, for those who ask to hear of it.
+
+    How much of the prompt was cached is not known before the end.
+    """
+
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,7 @@ class Finished:
 
 GenerationEvent: TypeAlias = (
     PromptProgress
+    | UsageSoFar
     | ThinkingDelta
     | TextDelta
     | ToolCallStarted

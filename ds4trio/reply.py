@@ -19,6 +19,7 @@ from ds4trio.events import (
     ThinkingDelta,
     TokenLogprob,
     Usage,
+    UsageSoFar,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from ds4trio.chat.format import OutputParser, ParsedEvent
     from ds4trio.engine.job import EngineEvent, PromptToken, TopLogprobs
+    from ds4trio.engine.progress import SequenceProgress
     from ds4trio.engine.stream import TokenStream
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
 
@@ -53,9 +55,15 @@ class Reply:
     """
 
     def __init__(
-        self, streams: Sequence[TokenStream], plans: Sequence[ChoicePlan], tokenizer: Tokenizer
+        self,
+        streams: Sequence[TokenStream],
+        plans: Sequence[ChoicePlan],
+        tokenizer: Tokenizer,
+        *,
+        tells_usage: bool = False,
     ) -> None:
         self._streams = streams
+        self._tells_usage = tells_usage
         self._choices = [
             _Choice(index, stream, plan, tokenizer)
             for index, (stream, plan) in enumerate(zip(streams, plans, strict=True))
@@ -73,6 +81,14 @@ class Reply:
         reports = [stream.report for stream in self._streams]
         known = [report for report in reports if report is not None]
         return _total(known) if len(known) == len(reports) else None
+
+    def progress(self) -> list[tuple[int, SequenceProgress]]:
+        """Each sequence that the engine still holds, with the index of the answer it becomes."""
+        return [
+            (index, stream.progress)
+            for index, stream in enumerate(self._streams)
+            if not stream.released.is_set()
+        ]
 
     async def receive(self) -> list[GenerationEvent]:
         """All events that are ready, at least one. If cancelled, it has taken none.
@@ -130,10 +146,20 @@ class Reply:
                 case TokensEnded():
                     out += choice.feed(tokens)
                     out += self._finish(choice, event)
-                    return out
+                    return self._with_usage(out)
                 case _:
                     assert_never(event)
-        return out + choice.feed(tokens)
+        return self._with_usage(out + choice.feed(tokens))
+
+    def _with_usage(self, events: list[GenerationEvent]) -> list[GenerationEvent]:
+        if not self._tells_usage or not events:
+            return events
+        usage = Usage(
+            sum(choice.total for choice in self._choices if choice.is_first),
+            sum(choice.generated_tokens for choice in self._choices),
+            thinking_tokens=sum(choice.thinking_tokens for choice in self._choices),
+        )
+        return [UsageSoFar(usage), *events]
 
     def _note_time(self, choice: _Choice, at: float) -> None:
         if choice.last_token_at is not None:

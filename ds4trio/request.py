@@ -182,7 +182,8 @@ class GenerationRequest:
     ``max_tokens`` None means: as far as the context allows; more than fits is cut to what fits.
     ``stop`` strings end the text before them. ``ignore_eos`` goes on past the model's own end.
     ``logprobs`` asks for each token's log probability, and those of so many likelier ones (0: only
-    its own). ``echo`` repeats a raw prompt before the answer, with its logprobs if asked for.
+    its own). ``echo`` repeats a raw prompt before the answer, with its logprobs if asked for; only
+    with it may ``max_tokens`` be 0. ``usage_so_far`` asks to hear it all along (`UsageSoFar`).
     ``output_format`` of a raw prompt holds for the answer's text; ``tools`` and ``thinking`` belong
     to conversations.
     """
@@ -197,6 +198,7 @@ class GenerationRequest:
     n: int = 1
     logprobs: int | None = None
     echo: bool = False
+    usage_so_far: bool = False
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True

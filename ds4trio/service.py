@@ -84,7 +84,7 @@ class Service:
             for answer in range(request.n)
         ]
         async with self.engine.submit_all(jobs) as streams:
-            yield Reply(streams, plans, self.tokenizer)
+            yield Reply(streams, plans, self.tokenizer, tells_usage=request.usage_so_far)
 
     def chat(
         self,

@@ -20,6 +20,7 @@ from ds4trio.events import (
     ToolArgumentsDelta,
     ToolCallEnded,
     ToolCallStarted,
+    UsageSoFar,
 )
 from ds4trio.protocols.anthropic_errors import failure
 from ds4trio.protocols.folded import Called, Said, Thought, fold
@@ -77,7 +78,7 @@ class MessageWriter:
                     out.append(_stop(self._calls.pop(index)))
                 case Finished():
                     out += self._finish(event)
-                case PromptProgress():
+                case PromptProgress() | UsageSoFar():
                     pass
                 case _:
                     assert_never(event)

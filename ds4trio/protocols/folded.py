@@ -13,6 +13,7 @@ from ds4trio.events import (
     ToolArgumentsDelta,
     ToolCallEnded,
     ToolCallStarted,
+    UsageSoFar,
 )
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def fold(events: Iterable[GenerationEvent]) -> list[Answer]:
     """The answers, in the order of their numbers."""
     answers: dict[int, Answer] = {}
     for event in events:
-        if not isinstance(event, PromptProgress):
+        if not isinstance(event, PromptProgress | UsageSoFar):
             answers.setdefault(event.choice, Answer()).add(event)
     return [answers[choice] for choice in sorted(answers)]
 

@@ -42,8 +42,10 @@ class AnswerFrame:
             encode_json(self.model),
         )
 
-    @property
-    def chunk_tail(self) -> bytes:
+    def chunk_tail(self, so_far: Usage | None = None) -> bytes:
+        """``so_far``: for those who want it in each chunk; when all is told, details are known."""
+        if so_far is not None:
+            return b'],"usage":%b}' % encode_json(_counts(so_far))
         return b'],"usage":null}' if self.include_usage else b"]}"
 
     def ending(self, kind: str, usage: Usage) -> list[WireEvent]:
@@ -92,12 +94,16 @@ _KIND_AND_CODE: Mapping[int, tuple[str, str | None]] = {
 
 
 def _usage(usage: Usage) -> bytes:
-    return encode_json(
-        {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.generated_tokens,
-            "total_tokens": usage.prompt_tokens + usage.generated_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
-            "completion_tokens_details": {"reasoning_tokens": usage.thinking_tokens},
-        }
-    )
+    details = {
+        "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.thinking_tokens},
+    }
+    return encode_json(_counts(usage) | details)
+
+
+def _counts(usage: Usage) -> dict[str, object]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.generated_tokens,
+        "total_tokens": usage.prompt_tokens + usage.generated_tokens,
+    }

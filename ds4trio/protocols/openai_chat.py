@@ -87,6 +87,7 @@ def _generation(fields: ChatFields) -> GenerationRequest:
         ignore_eos=bool(fields.ignore_eos),
         n=answers(fields),
         logprobs=_logprobs(fields),
+        usage_so_far=fields.usage_so_far,
         tools=offered,
         tool_choice=choice,
         parallel_tool_calls=fields.parallel_tool_calls is not False,

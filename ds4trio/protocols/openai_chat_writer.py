@@ -16,6 +16,7 @@ from ds4trio.events import (
     ToolArgumentsDelta,
     ToolCallEnded,
     ToolCallStarted,
+    UsageSoFar,
 )
 from ds4trio.protocols.folded import fold, total_usage
 from ds4trio.protocols.logprobs import chat_tokens
@@ -46,8 +47,7 @@ class ChatWriter:
         self._running = set(range(request.n))
         head = frame.head(_CHUNK)
         self._heads = [head + b'{"index":%d,"delta":' % choice for choice in range(request.n)]
-        self._no_end = b',"logprobs":null,"finish_reason":null}' + frame.chunk_tail
-        self._text_end = b"}" + self._no_end
+        self._set_tail(frame.chunk_tail())
 
     def start(self) -> Sequence[WireEvent]:
         """Every choice's first chunk, in order: OpenAI's own readers count on that."""
@@ -66,6 +66,8 @@ class ChatWriter:
                     out.append(self._tool_call(event))
                 case ToolArgumentsDelta():
                     out.append(self._arguments(event))
+                case UsageSoFar(usage):
+                    self._set_tail(self._frame.chunk_tail(usage))
                 case ToolCallEnded() | PromptProgress():
                     pass
                 case Finished():
@@ -91,13 +93,18 @@ class ChatWriter:
         ]
         return self._frame.body(_WHOLE, b",".join(choices), total_usage(events))
 
+    def _set_tail(self, tail: bytes) -> None:
+        self._tail = tail
+        self._no_end = b',"logprobs":null,"finish_reason":null}' + tail
+        self._text_end = b"}" + self._no_end
+
     def _text(self, event: TextDelta) -> WireEvent:
         text = self._heads[event.choice] + b'{"content":' + encode_json(event.text)
         if not event.logprobs:
             return WireEvent(text + self._text_end)
         logprobs = encode_json(_logprobs(event.logprobs))
         end = b'},"logprobs":%b,"finish_reason":null}' % logprobs
-        return WireEvent(text + end + self._frame.chunk_tail)
+        return WireEvent(text + end + self._tail)
 
     def _tool_call(self, event: ToolCallStarted) -> WireEvent:
         kind = self._kind(event.name)
@@ -116,7 +123,7 @@ class ChatWriter:
     def _end(self, event: Finished) -> Sequence[WireEvent]:
         self._running.discard(event.choice)
         end = b'{},"logprobs":null,"finish_reason":%b}' % encode_json(event.reason)
-        last = WireEvent(self._heads[event.choice] + end + self._frame.chunk_tail)
+        last = WireEvent(self._heads[event.choice] + end + self._tail)
         return [last] if event.remaining else [last, *self._frame.ending(_CHUNK, event.usage)]
 
     def _delta(self, choice: int, delta: Mapping[str, object]) -> WireEvent:

@@ -34,6 +34,8 @@ DEFAULT_MAX_TOKENS = 16
 class CompletionFields(GenerationFields, kw_only=True):
     # msgspec allows one array in a union; `_prompt` sorts out what may stand together.
     prompt: str | list[str | NonNegative | list[NonNegative]] | None = None
+    #: 0 with ``echo``: only the prompt, for its logprobs.
+    max_tokens: NonNegative | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     suffix: str | None = None
@@ -54,7 +56,9 @@ class OpenAICompletions:
         fields = read(body, CompletionFields)
         if fields.suffix:
             raise unsupported("suffix", "this model cannot fill in before a given end")
-        max_tokens = fields.max_tokens or DEFAULT_MAX_TOKENS
+        max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
+        if max_tokens == 0 and not fields.echo:
+            raise invalid("max_tokens", "0 leaves nothing to answer; it is for echo")
         generation = GenerationRequest(
             prompt=_prompt(fields),
             model=fields.model or None,
@@ -66,6 +70,7 @@ class OpenAICompletions:
             n=answers(fields),
             logprobs=fields.logprobs,
             echo=bool(fields.echo),
+            usage_so_far=fields.usage_so_far,
             output_format=output_format(fields),
         )
         frame = AnswerFrame(

@@ -13,6 +13,7 @@ from ds4trio.events import (
     ToolArgumentsDelta,
     ToolCallEnded,
     ToolCallStarted,
+    UsageSoFar,
 )
 from ds4trio.protocols.folded import fold, total_usage
 from ds4trio.protocols.logprobs import completion_logprobs, offset_after
@@ -33,7 +34,7 @@ class CompletionWriter:
     def __init__(self, frame: AnswerFrame) -> None:
         self._frame = frame
         self._head = frame.head(_KIND)
-        self._text_end = b',"logprobs":null,"finish_reason":null}' + frame.chunk_tail
+        self._set_tail(frame.chunk_tail())
         #: By choice: where its next token begins, in characters.
         self._offsets: Counter[int] = Counter()
 
@@ -48,9 +49,11 @@ class CompletionWriter:
                     out.append(self._text(event))
                 case Finished(reason, usage, choice=choice, remaining=remaining):
                     end = _choice(choice, b'""', b"null", encode_json(reason))
-                    out.append(WireEvent(self._head + end + self._frame.chunk_tail))
+                    out.append(WireEvent(self._head + end + self._tail))
                     if not remaining:
                         out += self._frame.ending(_KIND, usage)
+                case UsageSoFar(usage):
+                    self._set_tail(self._frame.chunk_tail(usage))
                 case PromptProgress():
                     pass
                 case ThinkingDelta() | ToolCallStarted() | ToolArgumentsDelta() | ToolCallEnded():
@@ -78,6 +81,10 @@ class CompletionWriter:
         ]
         return self._frame.body(_KIND, b",".join(choices), total_usage(events))
 
+    def _set_tail(self, tail: bytes) -> None:
+        self._tail = tail
+        self._text_end = b',"logprobs":null,"finish_reason":null}' + tail
+
     def _text(self, event: TextDelta) -> WireEvent:
         text = encode_json(event.text)
         if not event.logprobs:
@@ -86,7 +93,7 @@ class CompletionWriter:
         offset = self._offsets[event.choice]
         self._offsets[event.choice] = offset_after(event.logprobs, offset)
         choice = _choice(event.choice, text, _logprobs(event.logprobs, offset), b"null")
-        return WireEvent(self._head + choice + self._frame.chunk_tail)
+        return WireEvent(self._head + choice + self._tail)
 
 
 def _logprobs(tokens: Sequence[TokenLogprob], first_offset: int) -> bytes:

@@ -25,7 +25,7 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
 class StreamOptions(msgspec.Struct):
-    """``continuous_usage_stats`` has no effect: events carry no counts before the last one."""
+    """``continuous_usage_stats`` (vLLM's) asks for usage in each chunk, and so for the last one."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -65,7 +65,14 @@ class GenerationFields(msgspec.Struct, kw_only=True):
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+        asked = self.stream_options
+        return asked is not None and bool(asked.include_usage or asked.continuous_usage_stats)
+
+    @property
+    def usage_so_far(self) -> bool:
+        """Whether each chunk of a stream is to say it."""
+        asked = self.stream_options
+        return bool(self.stream and asked is not None and asked.continuous_usage_stats)
 
 
 def sampling(fields: GenerationFields) -> SamplingParams:

@@ -22,6 +22,7 @@ from ds4trio.events import (
     ToolArgumentsDelta,
     ToolCallEnded,
     ToolCallStarted,
+    UsageSoFar,
 )
 from ds4trio.protocols.openai_answer import encode_json
 from ds4trio.protocols.openai_responses_items import (
@@ -122,7 +123,7 @@ class ResponsesWriter:
                     out += self._close(self._calls.pop(index), "completed")
                 case Finished():
                     out += self._finish(event)
-                case PromptProgress():
+                case PromptProgress() | UsageSoFar():
                     pass
                 case _:
                     assert_never(event)
