@@ -180,6 +180,12 @@ def _with_results(
         yield from rest
 
 
+def with_reminders_by_system(messages: Iterable[Message]) -> list[Message]:
+    """For templates that know no ``latest_reminder``, and would write it as nobody's, or nowhere:
+    it instructs, as the system does, and stays where it is if they hear the system there."""
+    return [replace(m, role="system") if m.role == "latest_reminder" else m for m in messages]
+
+
 def with_turns_joined(messages: Iterable[Message]) -> list[Message]:
     """For templates whose roles must alternate: what the same role says in a row is one turn, and
     all of the system's is at the beginning."""

@@ -17,6 +17,7 @@ from ds4trio.chat.messages import (
     message_fields,
     tool_fields,
     with_calls_apart,
+    with_reminders_by_system,
     with_results_in_order,
     with_system_in_first_turn,
     with_turns_joined,
@@ -147,6 +148,8 @@ class TemplateChatFormat:
     def _prepared(self, request: GenerationRequest) -> tuple[list[Message], Sequence[ToolSpec]]:
         assert isinstance(request.prompt, Conversation)  # raw prompts have no chat format
         messages = with_results_in_order(request.prompt.messages)
+        if "latest_reminder" not in self._source:
+            messages = with_reminders_by_system(messages)
         tools = _offered(request)
         if not self._knows_tools:
             return with_tools_as_text(messages, tools), ()

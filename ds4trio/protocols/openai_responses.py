@@ -8,7 +8,7 @@ send and insist on.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -17,26 +17,21 @@ from ds4trio.errors import Ds4TrioError
 from ds4trio.protocols.fields import invalid, read, required, to_text, unsupported
 from ds4trio.protocols.logprobs import MAX_TOP_LOGPROBS
 from ds4trio.protocols.openai_answer import error_body
-from ds4trio.protocols.openai_fields import (
-    GenerationFields,
-    min_tokens,
-    sampling,
-)
+from ds4trio.protocols.openai_fields import answers, min_tokens, sampling
 from ds4trio.protocols.openai_format import output_format
 from ds4trio.protocols.openai_responses_input import ItemReader, is_reference, stored_form
 from ds4trio.protocols.openai_responses_tools import Json, ToolTable, echoed, read_tool_choice
 from ds4trio.protocols.openai_responses_writer import ResponseFrame, ResponsesWriter
+from ds4trio.protocols.openai_thinking import Reasoning, ThinkingFields, thinking
 from ds4trio.protocols.shared_fields import Positive, new_hex_id, stop_strings
 from ds4trio.protocols.wire import Continuation, ParsedRequest
 from ds4trio.request import (
     Conversation,
-    Effort,
     GenerationRequest,
     JsonSchema,
     Message,
     NamedTool,
     OutputFormat,
-    Thinking,
 )
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -55,14 +50,14 @@ class TextFields(msgspec.Struct):
     verbosity: str | None = None
 
 
-class ReasoningFields(msgspec.Struct):
-    effort: str | None = None
+class ReasoningFields(Reasoning):
     summary: str | None = None
     generate_summary: str | None = None
 
 
-class ResponsesFields(GenerationFields, kw_only=True):
-    """``stop``, ``seed``, penalties and the like are extensions, as in the other endpoints."""
+class ResponsesFields(ThinkingFields, kw_only=True):
+    """``stop``, ``seed``, penalties, ``thinking_budget`` and the like are extensions, as in the
+    other endpoints."""
 
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
@@ -72,7 +67,7 @@ class ResponsesFields(GenerationFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = None
     text: TextFields | None = None
-    reasoning: ReasoningFields | None = None
+    reasoning: ReasoningFields | None = None  # the same, and of what a response shows of it
     include: list[str] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     store: bool | None = None
@@ -196,6 +191,7 @@ def _refuse(fields: ResponsesFields) -> None:
         raise unsupported("prompt", "this server keeps no prompt templates")
     if fields.n not in (None, 1):
         raise unsupported("n", "a response is one answer")
+    answers(fields)
     if fields.background and fields.store is False:
         raise invalid("background", "needs store: a background response is fetched when it is done")
 
@@ -229,7 +225,7 @@ def _generation(
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         # An answer that must be a call has no text that could have a format.
         output_format=None if forced else _format(fields),
-        thinking=_thinking(fields.reasoning),
+        thinking=thinking(fields),
     )
 
 
@@ -247,19 +243,6 @@ def _format(fields: ResponsesFields) -> OutputFormat | None:
         case other:
             words = f"{other!r} is not one of text, json_object, json_schema"
             raise unsupported("text.format.type", words)
-
-
-def _thinking(reasoning: ReasoningFields | None) -> Thinking:
-    asked = reasoning.effort if reasoning is not None else None
-    if asked is None:
-        return Thinking()
-    for effort in _EFFORTS:
-        if effort == asked:
-            return Thinking(enabled=effort != "none", effort=effort)
-    raise invalid("reasoning.effort", f"{asked!r} is not one of {', '.join(_EFFORTS)}")
-
-
-_EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 
 def _wants_summary(reasoning: ReasoningFields | None) -> bool:

@@ -195,6 +195,20 @@ def test_a_developer_is_the_system_where_templates_know_none(template: str, expe
     assert rendered(template, asking(Message("developer", "a"))) == expected
 
 
+REMINDED = asking(Message("user", "a"), Message("latest_reminder", "b"), Message("user", "c"))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_reminder_is_the_systems_where_templates_know_none(style: str) -> None:
+    said = asking(Message("user", "a"), Message("system", "b"), Message("user", "c"))
+    assert small_format(style).render(REMINDED) == small_format(style).render(said)
+
+
+def test_a_template_that_knows_reminders_gets_them() -> None:
+    template = "{# latest_reminder #}{% for m in messages %}{{ m.role }},{% endfor %}"
+    assert rendered(template, REMINDED) == "user,latest_reminder,user,"
+
+
 def results(asked: GenerationRequest, style: str = "tagged tools") -> str:
     return small_format(style).render(asked).text
 

@@ -380,6 +380,24 @@ def test_reasoning(reasoning: object, read: object) -> None:
 @pytest.mark.parametrize(
     ("fields", "read"),
     [
+        ({"reasoning": {"effort": "low", "max_tokens": 9}}, Thinking(True, "low", 9)),
+        ({"reasoning": {"enabled": False, "effort": "high"}}, Thinking(False, "high")),
+        ({"thinking_budget": 9}, Thinking(True, None, 9)),
+        ({"reasoning": {"effort": "high"}, "thinking_budget": 0}, Thinking(False, "high")),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, Thinking(True, None, 9)),
+        ({"reasoning_effort": "minimal"}, Thinking(True, "minimal")),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, Thinking(False)),
+    ],
+    ids=str,
+)
+def test_thinking_in_the_words_of_other_servers(fields: dict[str, object], read: object) -> None:
+    """As in chats."""
+    assert asked(**fields).thinking == read
+
+
+@pytest.mark.parametrize(
+    ("fields", "read"),
+    [
         ({}, None),
         ({"include": ["reasoning.encrypted_content"]}, None),
         ({"include": ["message.output_text.logprobs"]}, 0),
@@ -398,6 +416,7 @@ def test_log_probabilities(fields: dict[str, object], read: int | None) -> None:
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"n": 2}, "n"),
+        ({"best_of": 2}, "best_of"),
         ({"background": True, "store": False}, "background"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
