@@ -120,6 +120,11 @@ class Engine:
         """The worker has died: nothing will be computed any more."""
         return self._failure is not None
 
+    @property
+    def max_running(self) -> int:
+        """Sequences computed side by side."""
+        return self._limits.max_running
+
     def check_capacity(self, jobs: int = 1) -> None:
         """Refuse early, before anything is spent on a request for so many sequences.
 
@@ -173,6 +178,7 @@ class Engine:
     def _flag(self, job: Job, reason: EndReason) -> None:
         if job in self._streams and job.ending is None:
             self._unwanted += 1
+            self._streams[job].progress.ending = True
             job.end(reason, time.perf_counter())
             self._inbox.put(Signal.WAKE)
 
@@ -253,8 +259,8 @@ class Engine:
         stream.wake_readers()
 
     def _admitted(self, stream: TokenStream) -> None:
-        if stream.admitted_at is None:
-            stream.admitted_at = time.perf_counter()
+        if stream.progress.admitted_at is None:
+            stream.progress.admitted_at = time.perf_counter()
             self.stats.waiting -= 1
             self.stats.running += 1
 
@@ -264,8 +270,8 @@ class Engine:
         self.stats.prompt_tokens += report.cached_prompt_tokens
         self.stats.wasted_prompt_tokens += report.wasted_prompt_tokens
         self.stats.wasted_generated_tokens += report.wasted_generated_tokens
-        if stream.admitted_at is not None:
-            run_s = time.perf_counter() - stream.admitted_at
+        if stream.progress.admitted_at is not None:
+            run_s = time.perf_counter() - stream.progress.admitted_at
             self._mean_run_s += (run_s - self._mean_run_s) * 0.1
         self._released(stream)
 
@@ -274,7 +280,7 @@ class Engine:
         job = stream.job
         del self._streams[job]
         self._unwanted -= job.ending is not None
-        if stream.admitted_at is None:
+        if stream.progress.admitted_at is None:
             self.stats.waiting -= 1
         else:
             self.stats.running -= 1

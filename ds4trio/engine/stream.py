@@ -8,6 +8,7 @@ import trio
 
 from ds4trio.engine.job import EndReason, TokenEvent
 from ds4trio.engine.messages import Taken
+from ds4trio.engine.progress import SequenceProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 class TokenStream:
     """One job's events. Made by ``Engine.submit`` and ``submit_all``.
 
-    Readers call `receive`, `stop`, `cancel` and read `report`; the rest is the engine's side of it.
+    Readers call `receive`, `stop`, `cancel` and read `report` and `progress`; the rest is the
+    engine's side of it.
     """
 
     report: JobReport | None
@@ -36,7 +38,7 @@ class TokenStream:
     ) -> None:
         self.report = None
         self.job = job
-        self.admitted_at: float | None = None
+        self.progress = SequenceProgress(len(job.request.token_ids), job.max_tokens)
         #: The worker holds nothing of the job any more.
         self.released = trio.Event()
         self._readers = readers  # all streams' of one block
@@ -72,6 +74,7 @@ class TokenStream:
 
     def put(self, event: EngineEvent) -> None:
         """One more event to receive."""
+        self.progress.note(event)
         self._ready.append(event)
 
     def fail(self, error: Ds4TrioError) -> None:

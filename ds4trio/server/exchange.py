@@ -37,6 +37,7 @@ from ds4trio.threads import run_off_loop
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from ds4trio.engine.progress import SequenceProgress
     from ds4trio.events import GenerationEvent
     from ds4trio.protocols.wire import ParsedRequest, WireEvent, WireProtocol
     from ds4trio.reply import Reply
@@ -123,6 +124,7 @@ class Exchange:
         work: Work | None = None,
     ) -> None:
         self.record = record
+        record.key = key
         self.protocol = protocol
         self.key = key
         self.timeout_s = timeout_s
@@ -147,6 +149,12 @@ class Exchange:
     def owner(self) -> str | None:
         """Whose answers it may see, for as long as answers are kept."""
         return self._state.owner(self.key)
+
+    @property
+    def sequences(self) -> list[tuple[int, SequenceProgress]] | None:
+        """What the engine holds for it now: the answer's index, and how far that has come. None
+        before it was asked for any."""
+        return None if self._reply is None else self._reply.progress()
 
     def end(self, outcome: Outcome, detail: str | None = None) -> None:
         """End this request now. Only the first call (or the natural end) counts."""
@@ -387,6 +395,7 @@ class Exchange:
             record.prompt_tokens = report.prompt_tokens
             record.cached_prompt_tokens = report.cached_prompt_tokens
             record.generated_tokens = report.generated_tokens
+            record.wasted_tokens = report.wasted_prompt_tokens + report.wasted_generated_tokens
             record.queued_s = report.queued_s
             record.release_s = report.release_s
         self._state.request_ended(record)

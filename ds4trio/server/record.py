@@ -41,6 +41,8 @@ class RequestRecord:
     request_id: str
     protocol: str
     client: str
+    #: The API key that asked (``key-1``); None where no key is needed.
+    key: str | None = None
     started_at: float = field(default_factory=perf_counter)
     stream: bool = False
     phase: Phase = Phase.BODY
@@ -51,6 +53,8 @@ class RequestRecord:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     generated_tokens: int = 0
+    #: Of the prompt or generated: computed when the server knew that the client was gone.
+    wasted_tokens: int = 0
     queued_s: float | None = None
     first_token_at: float | None = None
     release_s: float | None = None

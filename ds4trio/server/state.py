@@ -40,6 +40,8 @@ class ServerState:
     #: Set once, to stop the server: from then on it drains.
     stopping: trio.Event = field(default_factory=trio.Event)
     live: dict[str, Exchange] = field(default_factory=dict)
+    #: Requests that had sequences and have ended lately, newest first (how many: a guess).
+    ended: deque[RequestRecord] = field(default_factory=lambda: deque(maxlen=20))
     #: Requests lately ended on demand, so that asking again is answered alike.
     cancelled: deque[tuple[str, str | None]] = field(default_factory=lambda: deque(maxlen=1000))
 
@@ -98,4 +100,6 @@ class ServerState:
     def request_ended(self, record: RequestRecord) -> None:
         """Count and log one request, once."""
         self.metrics.observe(record)
+        if record.prompt_tokens:
+            self.ended.appendleft(record)
         log_request(record)
