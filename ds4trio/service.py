@@ -36,7 +36,7 @@ from ds4trio.text.load import load_tokenizer
 from ds4trio.threads import run_off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from ds4trio.chat.format import ChatFormat, OutputParser, Prompt
@@ -57,6 +57,7 @@ class Service:
     ``name`` is what clients see. ``chat_format`` is None for a base model: it can only complete.
     ``stop_ids`` are the tokens with which the model ends a text of its own accord. ``grammars``
     hold answers to a prescribed form. ``longest_token_bytes`` bounds what a context can hold.
+    ``tokenizer_told`` is what clients must know who count tokens themselves: see `LoadedChat.told`.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Service:
     stop_ids: frozenset[int]
     grammars: GrammarCompiler
     longest_token_bytes: int
+    tokenizer_told: Mapping[str, str | None]
 
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Reply]:
@@ -129,6 +131,20 @@ class Service:
             return (await self._render(request, self._chat())).token_ids
         assert isinstance(request.prompt, TextPrompt | TokenPrompt)
         return await self._raw_ids(request.prompt)
+
+    def bare_ids(self, text: str) -> Sequence[int]:
+        """A text by itself; the spelling of a control token alone is that token. Runs on: any."""
+        token_id = self.tokenizer.control_tokens.get(text)
+        if token_id is not None:
+            return [token_id]
+        self._refuse_hopeless(len(text))
+        return self._encode(text)
+
+    def texts_of(self, token_ids: Iterable[int]) -> list[str]:
+        """Each token's own text (U+FFFD where it is part of a character). Runs on: any thread."""
+        return [
+            self.tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in token_ids
+        ]
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, from a text's beginning; control tokens have none."""
@@ -308,6 +324,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
             chat.stop_ids,
             GrammarCompiler(vocabulary),
             vocabulary.longest_token_bytes,
+            chat.told,
         )
 
 

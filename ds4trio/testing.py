@@ -334,7 +334,9 @@ async def open_scripted_engine(
         threads=chosen.threads or 1,  # tiny tensors: more would only wait for each other
     ) as engine:
         name = chosen.served_model_name or "scripted"
-        yield Service(name, engine, tokenizer, chat_format, chat_format.stop_ids, grammars, 1)
+        told = {"bos_token": "<|bos|>", "eos_token": "<|end|>", "chat_template": None}
+        stop_ids = chat_format.stop_ids
+        yield Service(name, engine, tokenizer, chat_format, stop_ids, grammars, 1, told)
 
 
 def _scripted(chunk: Chunk) -> ScriptedState:

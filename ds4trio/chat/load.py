@@ -21,17 +21,21 @@ if TYPE_CHECKING:
     from ds4trio.config import ContractName
     from ds4trio.text.tokenizer import Tokenizer
 
+_TOLD_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedChat:
     """``format`` is None for a base model, which has no template. ``stop_ids`` are the tokens with
-    which the model ends a text or its turn, known with or without a format.
+    which the model ends a text or its turn, known with or without a format. ``told`` is what comes
+    with the tokenizer for those who do its work elsewhere, by transformers' names: spellings
+    (``eos_token``, ...) and the ``chat_template``; None what there is none of.
     """
 
     format: ChatFormat | None
     stop_ids: frozenset[int]
+    told: Mapping[str, str | None]
 
 
 def load_chat_format(
@@ -51,12 +55,12 @@ def load_chat_format(
     try:
         if not gguf and _is_deepseek_v4(source, tokenizer):
             deepseek = _deepseek_v4(source, tokenizer, stop_ids, prompt_contract)
-            return LoadedChat(deepseek, deepseek.stop_ids)
+            return LoadedChat(deepseek, deepseek.stop_ids, _told(config, None))
         if prompt_contract != "auto":
             raise LoadError("the setting prompt_contract is for DeepSeek V4, which this is not")
         template = _template(config.get("chat_template"))
         if template is None:
-            return LoadedChat(None, stop_ids)
+            return LoadedChat(None, stop_ids, _told(config, None))
         chat = TemplateChatFormat(
             template,
             tokenizer,
@@ -65,7 +69,12 @@ def load_chat_format(
         )
     except LoadError as error:
         raise LoadError(f"{source}: {error.message}") from None
-    return LoadedChat(chat, chat.stop_ids)
+    return LoadedChat(chat, chat.stop_ids, _told(config, template))
+
+
+def _told(config: Mapping[str, object], template: str | None) -> dict[str, str | None]:
+    tokens = {name: token_spelling(config.get(name)) for name in _TOLD_TOKENS}
+    return {**tokens, "chat_template": template}
 
 
 def _read_gguf(path: Path) -> tuple[dict[str, object], frozenset[int]]:

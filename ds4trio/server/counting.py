@@ -15,6 +15,7 @@ from ds4trio.protocols.tokenize import (
     parse_detokenize,
     parse_tokenize,
     render_text,
+    render_tokenizer_info,
     render_tokens,
 )
 from ds4trio.threads import run_off_loop
@@ -43,13 +44,27 @@ async def count_tokens(service: Service, body: bytes) -> bytes:
 
 async def tokenize(service: Service, body: bytes) -> bytes:
     """vLLM's: the tokens of a text, or of a conversation as the model would see it."""
-    token_ids = await service.prompt_ids(await run_off_loop(parse_tokenize, body))
-    return await run_off_loop(render_tokens, token_ids, service.engine.context_tokens)
+    asked = await run_off_loop(parse_tokenize, body)
+    if asked.bare is None:
+        token_ids = await service.prompt_ids(asked.generation)
+    else:
+        token_ids = await run_off_loop(service.bare_ids, asked.bare)
+
+    def render() -> bytes:
+        texts = service.texts_of(token_ids) if asked.with_texts else None
+        return render_tokens(token_ids, service.engine.context_tokens, texts)
+
+    return await run_off_loop(render)
 
 
 async def detokenize(service: Service, body: bytes) -> bytes:
     """vLLM's: the text of tokens; control tokens have none."""
     return await run_off_loop(lambda: render_text(service.text_of(parse_detokenize(body))))
+
+
+def tokenizer_info(service: Service) -> bytes:
+    """vLLM's: what a client needs to do the tokenizer's work itself."""
+    return render_tokenizer_info(service.tokenizer_told, service.engine.context_tokens)
 
 
 COUNTERS: Mapping[str, Counter] = MappingProxyType(

@@ -20,7 +20,7 @@ from ds4trio.errors import (
 from ds4trio.protocols.openai_responses_list import item_list, whole_number
 from ds4trio.protocols.table import PROTOCOLS, render_error
 from ds4trio.server import engine_view, status
-from ds4trio.server.counting import COUNTERS, Counter
+from ds4trio.server.counting import COUNTERS, Counter, tokenizer_info
 from ds4trio.server.exchange import Exchange, id_headers, respond, retry_after, with_headers
 from ds4trio.server.origins import PREFLIGHT
 from ds4trio.server.record import Outcome, RequestRecord
@@ -214,6 +214,8 @@ class Routes:
             return 200, body, kind.encode()
         if path == "/v1/engine":
             return 200, engine_view.render(state, perf_counter()), JSON
+        if path == "/tokenizer_info":
+            return 200, tokenizer_info(state.ready_service()), JSON
         if path == "/v1/models" or path.startswith("/v1/models/"):
             service = state.ready_service()
             if path == "/v1/models":
