@@ -61,8 +61,12 @@ class Settings:
     )
     max_running: int = _setting(8, "sequences computed side by side", minimum=1)
     max_waiting: int = _setting(128, "requests that may queue; more are answered 429", minimum=0)
-    prefill_chunk_tokens: int = _setting(
-        64, "prompt tokens a step computes, and a cancel waits for; more suits a GPU", minimum=1
+    prefill_chunk_tokens: int = _setting(512, "the most prompt tokens a step computes", minimum=1)
+    prefill_target_s: float = _setting(
+        0.05,
+        "seconds that prompts may add to a step, and a cancel waits for; steps are measured, and "
+        "their prompt tokens chosen by that; 0: always prefill_chunk_tokens",
+        minimum=0,
     )
     request_timeout_s: float | None = _setting(
         None, "seconds until a request is ended with an error; default: never", minimum=0

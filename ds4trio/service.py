@@ -313,6 +313,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         max_running=settings.max_running,
         max_waiting=settings.max_waiting,
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
+        prefill_target_s=settings.prefill_target_s,
         threads=settings.threads,
     ) as engine:
         name = settings.served_model_name or found.name

@@ -50,6 +50,7 @@ async def open_engine(
     max_running: int = 8,
     max_waiting: int = 128,
     prefill_chunk_tokens: int = 128,
+    prefill_target_s: float = 0.0,
     threads: int | None = None,
     max_unread_tokens: int = 64,
     release_timeout_s: float = 30.0,
@@ -58,15 +59,21 @@ async def open_engine(
 
     ``load`` runs on the worker thread; the block begins when it has returned. Leaving the block
     waits for the forward in flight, never longer; a load cannot be interrupted either. ``threads``
-    is torch's for the model (None: torch's own choice). A sequence pauses while its reader has
-    ``max_unread_tokens`` or more still to take. ``release_timeout_s`` bounds how long leaving a
-    job's block waits for the worker.
+    is torch's for the model (None: torch's own choice). A step computes ``prefill_chunk_tokens``
+    of the prompts, or, with a ``prefill_target_s``, what adds about so long to it. A sequence
+    pauses while its reader has ``max_unread_tokens`` or more still to take. ``release_timeout_s``
+    bounds how long leaving a job's block waits for the worker.
 
     Raises: what ``load`` raises, as it is. EngineFailed, if the worker dies: the body is cancelled
         as soon as all jobs' blocks are left, or after FAILURE_GRACE_S.
     """
     engine = Engine(
-        limits=Limits(max_running, prefill_chunk_tokens, max_unread_tokens),
+        limits=Limits(
+            max_running,
+            prefill_chunk_tokens,
+            max_unread_tokens,
+            prefill_target_s=prefill_target_s,
+        ),
         max_waiting=max_waiting,
         release_timeout_s=release_timeout_s,
     )

@@ -4,17 +4,23 @@ Rules:
 
 1. Admission is first come, first served, into at most ``max_running`` places.
 2. Every running sequence whose prompt is done decodes in every step, unless its reader is behind.
-3. Beside them a step computes at most ``prefill_chunk_tokens`` prompt tokens, of the sequence
-   admitted first, then (what is left of the budget) of the next ones. So a decode never waits for
-   more than one bounded chunk, and the oldest prompt always advances: nobody starves.
+3. Beside them a step computes a bounded number of prompt tokens, of the sequence admitted first,
+   then (what is left of the budget) of the next ones. So a decode never waits for more than one
+   bounded chunk, and the oldest prompt always advances: nobody starves.
+4. That number is ``prefill_chunk_tokens``, or fewer: what adds ``prefill_target_s`` to a step, as
+   steps of late were measured. Beside decodes, prompts so keep at least four fifths of their pace
+   alone while a step of decodes takes no more than a quarter of that time. Where it takes longer,
+   the decodes' pace comes first.
 
-Knows nothing of tokens, models, threads or time.
+Knows nothing of tokens, models, threads or clocks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from ds4trio.engine.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,9 +65,11 @@ class Plan(Generic[S]):
 class Scheduler(Generic[S]):
     """The places and the queue. Runs on: worker (but it is plain synchronous code)."""
 
-    def __init__(self, *, max_running: int, prefill_chunk_tokens: int) -> None:
+    def __init__(
+        self, *, max_running: int, prefill_chunk_tokens: int, prefill_target_s: float = 0.0
+    ) -> None:
         self._max_running = max_running
-        self._prefill_chunk_tokens = prefill_chunk_tokens
+        self._pace = Pace(prefill_target_s, prefill_chunk_tokens)
         # Dicts, for their order and for removal at once.
         self._waiting: dict[S, None] = {}
         self._running: dict[S, None] = {}
@@ -102,15 +110,16 @@ class Scheduler(Generic[S]):
 
     def plan(self) -> Plan[S]:
         """The next step, without changing anything; empty (false) if there is nothing to do."""
-        decodes: list[S] = []
+        decodes = [s for s in self._running if not s.prompt_left and not s.paused]
         prefills: list[tuple[S, int]] = []
-        budget = self._prefill_chunk_tokens
+        budget = self._pace.prompt_tokens(alone=not decodes and not self._waiting)
         for sequence in self._running:
-            if not sequence.prompt_left:
-                if not sequence.paused:
-                    decodes.append(sequence)
-            elif budget:
+            if sequence.prompt_left and budget:
                 chunk = min(budget, sequence.prompt_left)
                 prefills.append((sequence, chunk))
                 budget -= chunk
         return Plan(decodes, prefills)
+
+    def took(self, plan: Plan[S], seconds: float) -> None:
+        """How long a step took: what the next ones' sizes go by."""
+        self._pace.took(len(plan.decodes), sum(tokens for _, tokens in plan.prefills), seconds)

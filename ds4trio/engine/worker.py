@@ -44,6 +44,8 @@ class Limits:
     max_running: int
     prefill_chunk_tokens: int
     max_unread_tokens: int
+    #: See `Pace`.
+    prefill_target_s: float = 0.0
 
 
 class MessageSource(Protocol):
@@ -75,7 +77,9 @@ class Worker:
         self._limits = limits
         self._threads = threads
         self._scheduler: Scheduler[JobSequence] = Scheduler(
-            max_running=limits.max_running, prefill_chunk_tokens=limits.prefill_chunk_tokens
+            max_running=limits.max_running,
+            prefill_chunk_tokens=limits.prefill_chunk_tokens,
+            prefill_target_s=limits.prefill_target_s,
         )
         self._sequences: dict[Job, JobSequence] = {}
         self._report = StepReport()
@@ -132,6 +136,7 @@ class Worker:
             self._report.add(sequence.job, sequence.progress)
 
     def _step(self, model: CausalLM) -> None:
+        began = time.perf_counter()
         plan = self._scheduler.plan()
         rows = [(sequence, 0) for sequence in plan.decodes] + plan.prefills
         chunks = [sequence.next_chunk(prompt_tokens) for sequence, prompt_tokens in rows]
@@ -155,6 +160,7 @@ class Worker:
         if to_sample:
             wanted = logits if len(logit_rows) == len(logits) else logits[logit_rows]
             self._append(to_sample, wanted)
+        self._scheduler.took(plan, time.perf_counter() - began)
 
     def _keep(self, sequence: JobSequence, prompt_tokens: int, logits: torch.Tensor) -> bool:
         """Take in what a forward computed for a sequence. False: flagged meanwhile, and let go of.
