@@ -46,7 +46,7 @@ from ds4trio.request import (
 
 
 class ThinkingFields(msgspec.Struct):
-    type: Literal["enabled", "disabled", "adaptive"] | None = None
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"] | None = None
     budget_tokens: Positive | None = None
 
 
@@ -77,6 +77,10 @@ class MessageFields(msgspec.Struct, kw_only=True):
     #: What ``output_config.format`` was called before.
     output_format: FormatFields | None = None
 
+    #: Declared to be refused by name: the answer would be another, or need what is kept elsewhere.
+    compaction: object = None
+    thread: object = None
+
 
 @dataclass(frozen=True, slots=True)
 class AnthropicMessages:
@@ -89,6 +93,7 @@ class AnthropicMessages:
     def parse(self, body: bytes, served_model_name: str) -> ParsedRequest:
         """Raises: RequestError naming the field."""
         fields = read(body, MessageFields)
+        _refuse_unserved(fields)
         writer = MessageWriter("msg_" + self.new_id(), fields.model or served_model_name)
         return ParsedRequest(_generation(fields), bool(fields.stream), writer)
 
@@ -126,6 +131,13 @@ def _generation(fields: MessageFields) -> GenerationRequest:
         output_format=_output_format(fields),
         thinking=_thinking(fields),
     )
+
+
+def _refuse_unserved(fields: MessageFields) -> None:
+    if fields.compaction is not None:
+        raise unsupported("compaction", "this server does not summarize conversations")
+    if fields.thread is not None:
+        raise unsupported("thread", "this server keeps no conversations; send all messages")
 
 
 def _thinking(fields: MessageFields) -> Thinking:

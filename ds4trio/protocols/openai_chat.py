@@ -42,6 +42,7 @@ class ChatFields(ToolFields, kw_only=True):
     modalities: list[str] | None = None
     audio: object = None
     web_search_options: object = None
+    moderation: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +112,5 @@ def _refuse_unserved(fields: ChatFields) -> None:
         raise unsupported("audio", "this model answers only in text")
     if fields.web_search_options is not None:
         raise unsupported("web_search_options")
+    if fields.moderation is not None:
+        raise unsupported("moderation", "this server judges no contents")

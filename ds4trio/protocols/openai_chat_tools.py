@@ -70,6 +70,8 @@ def tools(fields: ToolFields) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
     """Raises: RequestError."""
     if fields.functions and fields.function_call != "none":
         raise unsupported("functions", "not supported by this server; use tools instead")
+    if fields.function_call not in (None, "none", "auto"):
+        raise unsupported("function_call", "not supported by this server; use tool_choice instead")
     offered = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(fields.tools or ())]
     known = tuple([tool for tool in offered if tool is not None])
     chosen = fields.tool_choice

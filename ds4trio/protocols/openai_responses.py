@@ -78,9 +78,10 @@ class ResponsesFields(ThinkingFields, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    #: Declared to be refused by name: they bring in text that is kept elsewhere.
+    #: Declared to be refused by name: they bring in text that is kept elsewhere, or a judge.
     conversation: Any = None
     prompt: Any = None
+    moderation: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,8 @@ def _refuse(fields: ResponsesFields) -> None:
         raise unsupported("conversation", "not supported: use previous_response_id, or send input")
     if fields.prompt is not None:
         raise unsupported("prompt", "this server keeps no prompt templates")
+    if fields.moderation is not None:
+        raise unsupported("moderation", "this server judges no contents")
     if fields.n not in (None, 1):
         raise unsupported("n", "a response is one answer")
     answers(fields)
