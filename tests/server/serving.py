@@ -122,12 +122,14 @@ class Server:
 async def serving(
     script: Callable[[Sequence[int]], int] = repeating,
     *,
+    logits: Callable[[Sequence[int]], Sequence[float]] | None = None,
     gated: bool = False,
     context_tokens: int = 4096,
     chat_format: ChatFormat | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
-    """A server on a free port of the loopback address, for as long as the block lasts.
+    """A server on a free port of the loopback address, for as long as the block lasts. ``logits``,
+    if given, takes the place of the script.
 
     Conversations are plain lines, or in ``chat_format``.
     Its gate is shut from the start if it is ``gated``, and open at the end, however that comes.
@@ -135,7 +137,7 @@ async def serving(
     gate = StepGate()
     if not gated:
         gate.open()
-    model = ScriptedModel(script, gate=gate, context_tokens=context_tokens)
+    model = ScriptedModel(script, logits=logits, gate=gate, context_tokens=context_tokens)
     chosen = ds4trio.Settings(port=0, **settings)
     states: list[ServerState] = []
 
