@@ -88,6 +88,22 @@ def ended_on_demand(
         exchange.end(Outcome.CANCELLED)
 
 
+def unreadable(
+    _scope: trio.CancelScope, client: trio.StapledStream[Any, Any], _state: ServerState
+) -> None:
+    """From now on every write fails, and nothing else tells that the client has gone."""
+    client.receive_stream.close()
+
+
+def shut_down(
+    _scope: trio.CancelScope, _client: trio.StapledStream[Any, Any], state: ServerState
+) -> None:
+    """And drained."""
+    state.stopping.set()
+    for exchange in list(state.live.values()):
+        exchange.end(Outcome.SHUTDOWN)
+
+
 class AtStep(trio.abc.Instrument):
     """Calls ``act`` before the n-th step of any task but the one that made it."""
 
@@ -114,7 +130,10 @@ async def talk(client: trio.StapledStream[Any, Any], data: bytes) -> None:
         pass
 
 
-@pytest.mark.parametrize("interrupt", [cancelled, left, ended_on_demand], ids=lambda f: f.__name__)
+INTERRUPTS: list[Interrupt] = [cancelled, left, ended_on_demand, unreadable, shut_down]
+
+
+@pytest.mark.parametrize("interrupt", INTERRUPTS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 async def test_interrupted_at_every_step(endpoint: str, interrupt: Interrupt) -> None:
     """No leak, no hang, nothing but Cancelled, and one line that says how it ended."""
@@ -125,6 +144,7 @@ async def test_interrupted_at_every_step(endpoint: str, interrupt: Interrupt) ->
     async def interrupted_at(step: int) -> bool:
         """Whether the path was that long."""
         client, theirs = trio.testing.memory_stream_pair()
+        state.stopping = trio.Event()
         async with trio.open_nursery() as clients:
             with trio.CancelScope() as scope:
                 instrument = AtStep(step, lambda: interrupt(scope, client, state))

@@ -6,8 +6,10 @@ the walks, and finds the shortest one that breaks a rule.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import trio
 import trio.testing
@@ -15,15 +17,55 @@ from dialects import DIALECTS, Dialect
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix import RequestLines, request_lines
-from serving import Client, Server, serving
+from serving import Client, Server, serving, until
 
 from ds4trio.server.record import Outcome
+from ds4trio.server.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
 PLACES, QUEUE = 2, 2
-ACTIONS = ["submit", "submit", "step", "step", "fin", "rst", "cancel", "deadline", "shut_down"]
+ACTIONS = [
+    *("submit", "submit", "step", "step"),
+    *("fin", "rst", "cancel", "deadline", "shut_down"),
+    *("stall", "resume", "cut"),
+]
+
+
+class FullSockets:
+    """Clients whose sockets take nothing more, by their ports: a write waits until they do."""
+
+    def __init__(self) -> None:
+        self.full: dict[int, trio.Event] = {}
+        self.waiting: dict[int, Transport] = {}
+
+    def fill(self, port: int) -> None:
+        self.full.setdefault(port, trio.Event())
+
+    def empty(self, port: int) -> None:
+        self.full.pop(port).set()
+
+    @contextmanager
+    def injected(self) -> Iterator[None]:
+        real_write = Transport.write
+
+        async def write(transport: Transport, data: bytes) -> None:
+            assert transport.socket is not None
+            _, port = transport.socket.getpeername()
+            if port in self.full:
+                self.waiting[port] = transport
+                try:
+                    await transport._under_deadline(trio.Event.wait, self.full[port])
+                except BaseException:
+                    transport.lose("closed")  # as a write does that was cut short
+                    raise
+                finally:
+                    del self.waiting[port]
+            await real_write(transport, data)
+
+        with mock.patch.object(Transport, "write", write):
+            yield
 
 
 @dataclass(slots=True)
@@ -33,6 +75,7 @@ class Owner:
     name: str
     dialect: Dialect
     client: Client
+    port: int
     stream: bool
     tokens: int
     end: str | None = None
@@ -45,10 +88,12 @@ class Owner:
 
 
 class Walk:
-    def __init__(self, server: Server, nursery: trio.Nursery) -> None:
+    def __init__(self, server: Server, nursery: trio.Nursery, sockets: FullSockets) -> None:
         self.server = server
         self.nursery = nursery
+        self.sockets = sockets
         self.all: list[Owner] = []
+        self.steps = 0
         self.draining = False
 
     async def act(self, action: str, number: int) -> None:
@@ -60,9 +105,21 @@ class Walk:
             "cancel": self.cancel,
             "deadline": self.deadline,
             "shut_down": self.shut_down,
+            "stall": self.stall,
+            "resume": self.resume,
+            "cut": self.cut,
         }[action](number)
-        await trio.testing.wait_all_tasks_blocked(0.002)
+        await self.settle()
         self.check()
+
+    async def settle(self) -> None:
+        """Until nothing moves: the worker, too, is held, or has nothing to do."""
+        stats = self.server.engine.engine.stats
+        await trio.testing.wait_all_tasks_blocked(0.002)
+        await until(
+            lambda: self.server.gate.entered > self.steps or stats.running + stats.waiting == 0
+        )
+        await trio.testing.wait_all_tasks_blocked(0.002)
 
     def live(self) -> list[Owner]:
         """Those whose requests the server holds and nobody has ended yet."""
@@ -73,14 +130,23 @@ class Walk:
             if owner.name in exchanges and exchanges[owner.name].record.outcome is None
         ]
 
+    def computing(self) -> list[Owner]:
+        """Those of them that still want something of the engine: a forward for each token."""
+
+        def ended(owner: Owner) -> int:
+            return len([number for number in self._forwards(owner) if number <= self.steps])
+
+        return [owner for owner in self.live() if ended(owner) < owner.tokens]
+
     async def submit(self, number: int) -> None:
         if self.draining:
             return  # no new connections either
-        refused = len(self.live()) >= PLACES + QUEUE
+        refused = len(self.computing()) >= PLACES + QUEUE
         dialect = DIALECTS[number % len(DIALECTS)]
         client = await self.server.connect()
         name = f"r{len(self.all)}"
-        owner = Owner(name, dialect, client, number % 3 > 0, 1 + number % 5)
+        port = client.stream.socket.getsockname()[1]
+        owner = Owner(name, dialect, client, port, number % 3 > 0, 1 + number % 5)
         self.all.append(owner)
         fields = dialect.fields(owner.said, stream=owner.stream, max_tokens=owner.tokens)
         await client.post(dialect.path, fields, {"x-request-id": name})
@@ -89,6 +155,7 @@ class Walk:
 
     async def step(self, _number: int) -> None:
         self.server.gate.release()
+        self.steps += 1
 
     def leave_by(
         self, leave: Callable[[Client], Awaitable[None]]
@@ -120,8 +187,24 @@ class Walk:
             self.server.state.stopping.set()
             self.draining = True
 
-    def _choose(self, number: int, end: str) -> Owner | None:
-        live = self.live()
+    async def stall(self, number: int) -> None:
+        """A client stops reading, and its socket is full."""
+        if live := self.live():
+            self.sockets.fill(live[number % len(live)].port)
+
+    async def resume(self, number: int) -> None:
+        """One of those reads again."""
+        if full := sorted(self.sockets.full):
+            self.sockets.empty(full[number % len(full)])
+
+    async def cut(self, number: int) -> None:
+        """A write's patience is at its end."""
+        waiting = [owner for owner in self.live() if owner.port in self.sockets.waiting]
+        if owner := self._choose(number, "stalled", waiting):
+            self.sockets.waiting[owner.port].lose("stalled")
+
+    def _choose(self, number: int, end: str, among: list[Owner] | None = None) -> Owner | None:
+        live = self.live() if among is None else among
         if not live:
             return None
         owner = live[number % len(live)]
@@ -133,7 +216,7 @@ class Walk:
         stats, exchanges = self.server.engine.engine.stats, self.server.state.live
         assert stats.running <= PLACES
         assert stats.running + stats.waiting <= len(exchanges)
-        assert len(self.live()) <= PLACES + QUEUE
+        assert len(self.computing()) <= PLACES + QUEUE
         assert len(self.server.model.live_states) <= PLACES + 1  # one may be held by the forward
         for owner in self.all:
             if owner.end is not None and owner.name in exchanges:
@@ -141,6 +224,8 @@ class Walk:
 
     async def finish(self, lines: RequestLines) -> None:
         """Let all go on that still want to; each has what it was promised."""
+        for port in list(self.sockets.full):
+            self.sockets.empty(port)
         self.server.gate.open()
         for owner in self.all:
             if owner.end is None:
@@ -175,7 +260,7 @@ class Walk:
         return [forward for number in numbers for forward, _ in self.server.rows(number)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 11)), max_size=25))
 def test_any_order(actions: list[tuple[str, int]]) -> None:
     async def main() -> None:
@@ -186,8 +271,9 @@ def test_any_order(actions: list[tuple[str, int]]) -> None:
                 ) as server,
                 trio.open_nursery() as nursery,
             ):
-                with server.gate.opened_at_exit():
-                    walk = Walk(server, nursery)
+                sockets = FullSockets()
+                with server.gate.opened_at_exit(), sockets.injected():
+                    walk = Walk(server, nursery, sockets)
                     for action, number in actions:
                         await walk.act(action, number)
                     await walk.finish(lines)
