@@ -53,7 +53,7 @@ TOOLS: list[dict[str, Any]] = [
     {"type": "web_search"},
 ]
 
-#: OpenAI says these too, but its types do not: of a response, of a custom call, of the tokens beside
+#: OpenAI says these too, but its types do not: of a response, of custom calls, of tokens beside
 #: a delta, and of a call's whole arguments.
 BESIDE = frozenset({"store", "status", "bytes", "name"})
 
