@@ -24,6 +24,7 @@ from ds4trio.server.counting import COUNTERS, Counter, tokenizer_info
 from ds4trio.server.exchange import Exchange, id_headers, respond, retry_after, with_headers
 from ds4trio.server.origins import PREFLIGHT
 from ds4trio.server.record import Outcome, RequestRecord
+from ds4trio.server.web_page import PAGE_HEADERS
 
 if TYPE_CHECKING:
     from ds4trio.protocols.wire import WireProtocol
@@ -125,7 +126,7 @@ class Routes:
         keys = self._state.keys
         if request.path in INSIGHT:
             keys = self._state.metrics_keys or keys
-        if keys is None or request.path in OPEN:
+        if keys is None or request.path in OPEN or request.path in self._state.page:
             return None
         key = keys.find(request.headers)
         if key is None:
@@ -197,6 +198,9 @@ class Routes:
             await respond(send, 200, body, JSON, _id_header(request))
             return
         _allow(request, "GET", "HEAD")
+        if file := self._state.page.get(request.path):
+            await respond(send, 200, file.body, file.kind, [*_id_header(request), *PAGE_HEADERS])
+            return
         code, body, kind = self._page(request.path)
         await respond(send, code, body, kind, _id_header(request))
 

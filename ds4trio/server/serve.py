@@ -28,6 +28,7 @@ from ds4trio.server.origins import Origins, is_loopback
 from ds4trio.server.response_store import ResponseFolder
 from ds4trio.server.responses import Responses
 from ds4trio.server.state import ServerState
+from ds4trio.server.web_page import page_files
 
 if TYPE_CHECKING:
     from ds4trio.server.app import OpenService
@@ -76,7 +77,13 @@ def make_state(settings: Settings) -> ServerState:
     origins = Origins.from_settings(settings.allowed_hosts, settings.cors_origins)
     folder = ResponseFolder(settings.responses_dir) if settings.responses_dir else None
     state = ServerState(
-        settings, Metrics(), keys, metrics_keys, origins, responses=Responses(folder=folder)
+        settings,
+        Metrics(),
+        keys,
+        metrics_keys,
+        origins,
+        page_files() if settings.page else {},
+        responses=Responses(folder=folder),
     )
     state.metrics.watch_engine(lambda: state.service.engine.stats if state.service else None)
     return state

@@ -14,6 +14,8 @@ from ds4trio.server.record import Outcome
 from ds4trio.server.responses import Responses
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ds4trio.config import Settings
     from ds4trio.errors import Ds4TrioError
     from ds4trio.server.exchange import Exchange
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from ds4trio.server.metrics import Metrics
     from ds4trio.server.origins import Origins
     from ds4trio.server.record import RequestRecord
+    from ds4trio.server.web_page import PageFile
     from ds4trio.service import Service
 
 
@@ -34,6 +37,7 @@ class ServerState:
     #: The keys for `routes.INSIGHT`; None: those for all else.
     metrics_keys: ApiKeys | None
     origins: Origins
+    page: Mapping[str, PageFile]
     responses: Responses = field(default_factory=Responses)
     service: Service | None = None
     failure: Ds4TrioError | None = None
