@@ -30,6 +30,7 @@ DAY_S = 86400
 #: How a DeepSeek V4 was trained to be told to think harder, and where its routed experts may live.
 ContractName = Literal["auto", "preview", "0731"]
 ExpertsHome = Literal["auto", "device", "pinned", "mapped"]
+Precision = Literal["auto", "fp32", "bf16", "int8", "int4"]
 
 #: More than any machine has; torch starts them all, and dies of too many.
 MAX_THREADS = 1024
@@ -96,8 +97,10 @@ class Settings:
     threads: int | None = _setting(
         None, "CPU threads for the model; default: one a core", minimum=1, maximum=MAX_THREADS
     )
-    dtype: Literal["auto", "fp32", "bf16"] = _setting(
-        "auto", "precision of the weights; auto is fp32 on a CPU and bf16 on a GPU"
+    dtype: Precision = _setting(
+        "auto",
+        "precision of the weights; auto is bf16 on a GPU, and on a CPU int4 where that loses "
+        "nothing and else int8, or fp32 where no kernels can be built",
     )
     device: str = _setting("auto", "cpu, cuda, cuda:N, or auto")
     prompt_contract: ContractName = _setting(

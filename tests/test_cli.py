@@ -87,7 +87,7 @@ def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str
         if spec.name != "model":
             assert f"--{spec.name.replace('_', '-')}" in said
             assert "".join(spec.metadata["help"].split()) in said
-    assert "--dtypeauto|fp32|bf16" in said
+    assert "--dtypeauto|fp32|bf16|int8|int4" in said
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str
         ("--port=65536", "port: 65536 is more than 65535"),
         ("--max-running=0", "max_running: 0 is less than 1"),
         ("--heartbeat-s=nan", "heartbeat_s: nan is not a finite number"),
-        ("--dtype=fp64", "--dtype: 'fp64' is not one of auto, fp32, bf16"),
+        ("--dtype=fp64", "--dtype: 'fp64' is not one of auto, fp32, bf16, int8, int4"),
         ("--config=missing.toml", "missing.toml: No such file or directory"),
         ("--api-keys-file=missing", "api_keys_file: missing: No such file or directory"),
         ("--context-tokens=1000000", "context_tokens 1000000 is more than the model's 100000"),

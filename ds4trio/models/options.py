@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ds4trio.errors import LoadError
 
@@ -11,19 +11,26 @@ if TYPE_CHECKING:
     from ds4trio.config import ExpertsHome
     from ds4trio.models.config_fields import ConfigFields
 
+#: Weights in 8 bits; in 4; or each matrix in 4 where that is how it was made, and else in 8.
+Quantised = Literal["int8", "int4", "lossless"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """See the settings of the same names in `ds4trio.config.Settings`."""
+    """See the settings of the same names in `ds4trio.config.Settings`.
+
+    ``quantised`` is what ``dtype`` says of a family that can compute so on a CPU.
+    """
 
     experts: ExpertsHome = "auto"
     experts_hot_bytes: int | None = None
     simulate_release_numerics: bool = False
+    quantised: Quantised | None = None
 
     def refuse(self, config: ConfigFields) -> None:
-        """For a family that has none of them. Raises: LoadError naming one that was set."""
+        """For a family that is only quantised. Raises: LoadError naming one that was set."""
         for spec in fields(self):
-            if getattr(self, spec.name) != spec.default:
+            if spec.name != "quantised" and getattr(self, spec.name) != spec.default:
                 family = config.text("model_type")
                 raise LoadError(
                     f"{config.path}: the setting {spec.name} is for DeepSeek V4, not for {family}"

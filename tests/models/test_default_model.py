@@ -33,7 +33,7 @@ TOLERANCE_IN_PIECES = 2e-4
 
 @pytest.fixture(scope="module")
 def ours(default_model: Path) -> CausalLM:
-    return load_model(default_model, device="cpu")
+    return load_model(default_model, dtype="fp32", device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def held(value: object, seen: set[int]) -> int:
 
 
 def loaded(folder: Path) -> LlamaModel:
-    model = load_model(folder, device="cpu")
+    model = load_model(folder, dtype="fp32", device="cpu")
     assert isinstance(model, LlamaModel)
     return model
 
@@ -41,7 +41,7 @@ def loaded(folder: Path) -> LlamaModel:
 @pytest.mark.parametrize("variant", variants())
 def test_weights_and_state(tmp_path_factory: pytest.TempPathFactory, variant: str) -> None:
     folder = checkpoint(tmp_path_factory, variant)
-    needs, machine = model_needs(folder, device="cpu")
+    needs, machine = model_needs(folder, dtype="fp32", device="cpu")
     model = loaded(folder)
     assert held(vars(model)["_weights"], set()) == needs.weights_bytes
     assert machine.device_bytes is None

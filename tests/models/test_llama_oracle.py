@@ -53,7 +53,7 @@ class Pair:
     """One checkpoint in both implementations, and the oracle's answer to ``PROMPT``."""
 
     def __init__(self, folder: Path) -> None:
-        self.ours = load_model(folder, device="cpu")
+        self.ours = load_model(folder, dtype="fp32", device="cpu")
         self.theirs: PreTrainedModel = oracle(folder)
         self.expected = oracle_logits(self.theirs, PROMPT)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
 
 from ds4trio.models.llama.config import LlamaConfig, read_config
 from ds4trio.models.llama.model import LayerWeights, Linear, LlamaModel, ModelWeights
+from ds4trio.models.llama.native import NativeLlamaModel, PackedWeights, Packer, why_not
+from ds4trio.models.native.build import CannotBuild, library
+from ds4trio.models.native.decoder import Native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ds4trio.models.config_fields import ConfigFields
-    from ds4trio.models.options import ModelOptions
+    from ds4trio.models.options import ModelOptions, Quantised
     from ds4trio.models.weights import Weights
+
+logger = logging.getLogger("ds4trio.models")
 
 
 @torch.inference_mode()
@@ -23,11 +29,23 @@ def load(
     weights: Weights,
     context_tokens: int | None,
     options: ModelOptions | None = None,
-) -> LlamaModel:
+) -> LlamaModel | NativeLlamaModel:
     """Runs on: worker. Raises: LoadError naming the file and the tensor or setting."""
     if options is not None:
         options.refuse(config)
     settings = read_config(config, context_tokens)
+    if options is None or options.quantised is None:
+        return _load_plain(settings, weights)
+    try:
+        packer = _packer(settings, options.quantised)
+    except CannotBuild as error:
+        model = _load_plain(settings, weights)
+        logger.warning("weights stay in fp32, which is slower: %s", error)
+        return model
+    return _load_packed(settings, weights, packer)
+
+
+def _load_plain(settings: LlamaConfig, weights: Weights) -> LlamaModel:
     hidden, vocabulary = settings.hidden_size, settings.vocab_size
     embedding = weights.take("model.embed_tokens.weight", vocabulary, hidden)
     if settings.tied_embeddings:
@@ -39,6 +57,30 @@ def load(
     norm = weights.take("model.norm.weight", hidden)
     weights.finish()
     return LlamaModel(settings, ModelWeights(embedding, layers, norm, Linear(head)))
+
+
+def _packer(config: LlamaConfig, kind: Quantised) -> Packer:
+    """Raises: CannotBuild if this model, or this machine, is for plain torch."""
+    if reason := why_not(config):
+        raise CannotBuild(reason)
+    return Packer(Native(library()), kind)
+
+
+def _load_packed(config: LlamaConfig, weights: Weights, packer: Packer) -> NativeLlamaModel:
+    """A layer at a time, so that no more than one is there in float32."""
+    table = (config.vocab_size, config.hidden_size)
+    embedding = weights.take("model.embed_tokens.weight", *table)
+    packed = packer(embedding)
+    if config.tied_embeddings:
+        weights.take_copy_of("lm_head.weight", embedding)
+        head = packed
+    else:
+        head = packer(weights.take("lm_head.weight", *table))
+    del embedding
+    layers = tuple(packer.layer(_layer(config, weights, index)) for index in range(config.layers))
+    norm = weights.take("model.norm.weight", config.hidden_size)
+    weights.finish()
+    return NativeLlamaModel(config, PackedWeights(packed, layers, norm, head), packer.native)
 
 
 def _layer(config: LlamaConfig, weights: Weights, index: int) -> LayerWeights:

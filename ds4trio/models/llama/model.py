@@ -16,6 +16,7 @@ from torch.nn.functional import embedding, linear, scaled_dot_product_attention,
 
 from ds4trio.models.layers.norm import rms_norm
 from ds4trio.models.layers.rope import Rotation, rotate_, rotation
+from ds4trio.models.llama.row import packed_row
 from ds4trio.models.llama.state import KvState
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class LlamaModel:
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        token_ids = self._token_ids(chunks)
+        row = packed_row(self.config, chunks)
+        token_ids = torch.tensor(row, dtype=torch.int64, device=self._device)
         spans = self._spans(chunks)
         by = self._rotation(chunks)
         x = embedding(token_ids, self._weights.embedding)  # (T, N)
@@ -152,19 +154,6 @@ class LlamaModel:
             x = x[torch.tensor(rows, dtype=torch.int64, device=self._device)]
         x = rms_norm(x, self._weights.norm, self.config.norm_eps)
         return self._weights.head(x).to(torch.float32)
-
-    def _token_ids(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """The packed row, on the device. Checked here: a GPU does not survive a bad index."""
-        for chunk in chunks:
-            size = len(chunk.token_ids)
-            if not 0 <= chunk.logit_rows <= size or size == 0:
-                raise ValueError(f"{chunk.logit_rows} rows of logits for {size} tokens")
-            if chunk.state.length + size > self.config.context_tokens:
-                raise ValueError("the sequence is longer than the context")
-        flat = [token_id for chunk in chunks for token_id in chunk.token_ids]
-        if min(flat) < 0 or max(flat) >= self.config.vocab_size:
-            raise ValueError("a token id is not in the vocabulary")
-        return torch.tensor(flat, dtype=torch.int64, device=self._device)
 
     def _spans(self, chunks: Sequence[Chunk]) -> list[_Span]:
         sizes = [len(chunk.token_ids) for chunk in chunks]

@@ -29,6 +29,11 @@ class KvState:
         )
 
     @property
+    def memory(self) -> torch.Tensor:
+        """Room for keys, then values. Shapes: (layers, 2 * kv heads, room, head_dim)."""
+        return self._kv
+
+    @property
     def nbytes(self) -> int:
         return self._kv.nbytes
 
