@@ -24,8 +24,9 @@ class Pace:
     """A step's share of prompt tokens: from 16 (or ``most_tokens``, if that is less) to
     ``most_tokens``.
 
-    Prompts may add ``target_s`` to a step; where nobody waits for its end, neither a decode nor the
-    queue, the whole step may take twice that. A ``target_s`` of 0: always ``most_tokens``.
+    Prompts may add ``target_s`` to a step, or what it takes without them, if that is more. Where
+    nobody waits for its end, neither a decode nor the queue, the whole step may take twice
+    ``target_s``. A ``target_s`` of 0: always ``most_tokens``.
     """
 
     def __init__(self, target_s: float, most_tokens: int) -> None:
@@ -35,14 +36,14 @@ class Pace:
         self._decode_s = 0.0
         self._token_s = 0.0
 
-    def prompt_tokens(self, *, alone: bool) -> int:
-        """For the next step. ``alone``: nobody waits for its end."""
+    def prompt_tokens(self, decodes: int, *, alone: bool) -> int:
+        """For the next step, beside so many decodes. ``alone``: nobody waits for its end."""
         if not self._target_s:
             return self._most_tokens
         least = min(LEAST_TOKENS, self._most_tokens)
         if not self._token_s:
             return least  # nothing was measured yet
-        share_s = self._target_s
+        share_s = max(self._target_s, self._without_prompt(decodes))
         if alone:
             share_s = max(share_s, 2 * self._target_s - self._fixed_s)
         if share_s >= self._most_tokens * self._token_s:

@@ -7,10 +7,10 @@ Rules:
 3. Beside them a step computes a bounded number of prompt tokens, of the sequence admitted first,
    then (what is left of the budget) of the next ones. So a decode never waits for more than one
    bounded chunk, and the oldest prompt always advances: nobody starves.
-4. That number is ``prefill_chunk_tokens``, or fewer: what adds ``prefill_target_s`` to a step, as
-   steps of late were measured. Beside decodes, prompts so keep at least four fifths of their pace
-   alone while a step of decodes takes no more than a quarter of that time. Where it takes longer,
-   the decodes' pace comes first.
+4. That number is ``prefill_chunk_tokens``, or fewer: what adds ``prefill_target_s`` to a step, or
+   as much as the step takes without, if that is more, as steps of late were measured. So decodes
+   are late by that target, or keep half their pace. Prompts keep four fifths of their pace alone
+   while a step of decodes takes no more than a quarter of the target, and never less than half.
 
 Knows nothing of tokens, models, threads or clocks.
 """
@@ -112,7 +112,7 @@ class Scheduler(Generic[S]):
         """The next step, without changing anything; empty (false) if there is nothing to do."""
         decodes = [s for s in self._running if not s.prompt_left and not s.paused]
         prefills: list[tuple[S, int]] = []
-        budget = self._pace.prompt_tokens(alone=not decodes and not self._waiting)
+        budget = self._pace.prompt_tokens(len(decodes), alone=not decodes and not self._waiting)
         for sequence in self._running:
             if sequence.prompt_left and budget:
                 chunk = min(budget, sequence.prompt_left)
