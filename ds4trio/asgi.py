@@ -25,7 +25,7 @@ def _start() -> ServerState:
     settings = load_settings()
     configure(settings.log_format)
     state = make_state(settings)
-    hypercorn_seam.install(connection_limits(settings), stopping=state.stopping)
+    hypercorn_seam.install(connection_limits(settings), ending=(state.stopping, state.drained))
     return state
 
 

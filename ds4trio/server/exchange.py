@@ -185,7 +185,7 @@ class Exchange:
                         await self._last_words()
                 nursery.cancel_scope.cancel()
         finally:
-            del self._state.live[self.record.request_id]
+            self._state.leave(self)
             self._close_record()
             if self.remembered is not None:
                 self._state.responses.settle(self.remembered, self.record.outcome, self._error)

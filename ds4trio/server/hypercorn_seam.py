@@ -35,7 +35,9 @@ SERIES = "0.18."
 PARAMETERS = ["app", "config", "context", "state", "stream"]
 
 
-def install(limits: ConnectionLimits, *, stopping: trio.Event | None = None) -> None:
+def install(
+    limits: ConnectionLimits, *, ending: tuple[trio.Event, trio.Event] | None = None
+) -> None:
     """Serve the connections that this process's hypercorn accepts from now on with ours.
 
     Call it before hypercorn starts to accept: from the application's lifespan start-up (hypercorn
@@ -45,9 +47,10 @@ def install(limits: ConnectionLimits, *, stopping: trio.Event | None = None) -> 
     own HTTP settings (``keep_alive_timeout``, ``h11_max_incomplete_size``, the access log,
     ``max_requests``) lose their meaning.
 
-    ``stopping`` ties the server's end to an event, for an application that has no other say in it
-    (``hypercorn ds4trio.asgi:app``): it is set when hypercorn is told to stop, before connections
-    are, and setting it stops hypercorn. It replaces ``hypercorn.trio.run.raise_shutdown``.
+    ``ending`` ties the server's end to two events, for an application that has no other say in it
+    (``hypercorn ds4trio.asgi:app``): the first is set when hypercorn is told to stop, and setting
+    the second stops hypercorn; until then it listens. This replaces
+    ``hypercorn.trio.run.raise_shutdown``.
 
     Raises: ConfigError if this is not a hypercorn of the series it was written for.
     """
@@ -56,8 +59,8 @@ def install(limits: ConnectionLimits, *, stopping: trio.Event | None = None) -> 
         _check(module)
     hypercorn.config.Config.alpn_protocols = ["http/1.1"]
     module.TCPServer = _TCPServer(limits)
-    if stopping is not None:
-        module.raise_shutdown = partial(_raise_shutdown, stopping)
+    if ending is not None:
+        module.raise_shutdown = partial(_raise_shutdown, *ending)
 
 
 def _check(module: Any) -> None:  # noqa: ANN401 - a module whose shape is in doubt
@@ -74,7 +77,9 @@ def _check(module: Any) -> None:  # noqa: ANN401 - a module whose shape is in do
         raise ConfigError(f"hypercorn {found}: Config.alpn_protocols is not as expected")
 
 
-async def _raise_shutdown(stopping: trio.Event, told: Callable[[], Awaitable[object]]) -> None:
+async def _raise_shutdown(
+    stopping: trio.Event, drained: trio.Event, told: Callable[[], Awaitable[object]]
+) -> None:
     """Called like hypercorn's function of that name; ``told`` returns when it is told to stop."""
     async with trio.open_nursery() as nursery:
 
@@ -83,7 +88,7 @@ async def _raise_shutdown(stopping: trio.Event, told: Callable[[], Awaitable[obj
             stopping.set()
 
         nursery.start_soon(set_when_told)
-        await stopping.wait()
+        await drained.wait()
         nursery.cancel_scope.cancel()
     raise ShutdownError
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ds4trio.server.app import OpenService
     from ds4trio.service import Service
 
-#: Beyond our own draining, until hypercorn cancels what is left.
-GRACE_S = 0.5
+#: From our own draining's end until hypercorn cancels what is left: a little more than last words.
+GRACE_S = 0.6
 
 log = logging.getLogger("ds4trio.server")
 
@@ -139,14 +139,14 @@ async def _serve(
     )
     config = Config()
     config.bind = [f"fd://{_bind(settings.host, settings.port).detach()}"]
-    config.graceful_timeout = settings.drain_timeout_s + GRACE_S
+    config.graceful_timeout = GRACE_S
     config.startup_timeout = config.shutdown_timeout = float("inf")
     config.errorlog = None
     hypercorn_seam.install(connection_limits(settings))
     await hypercorn_serve(
         app,  # type: ignore[arg-type]  # hypercorn's types name every message; ours are plain dicts
         config,
-        shutdown_trigger=state.stopping.wait,
+        shutdown_trigger=state.drained.wait,
         task_status=task_status,
     )
     if state.failure is not None:

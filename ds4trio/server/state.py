@@ -41,13 +41,17 @@ class ServerState:
     responses: Responses = field(default_factory=Responses)
     service: Service | None = None
     failure: Ds4TrioError | None = None
-    #: Set once, to stop the server: from then on it drains.
+    #: Set once, to stop the server: from then on it drains. It still listens, so that whoever asks
+    #: ``/ready``, or for an answer, is told.
     stopping: trio.Event = field(default_factory=trio.Event)
+    #: Set when nothing runs any more, or the drain deadline has come: the server closes.
+    drained: trio.Event = field(default_factory=trio.Event)
     live: dict[str, Exchange] = field(default_factory=dict)
     #: Requests that had sequences and have ended lately, newest first (how many: a guess).
     ended: deque[RequestRecord] = field(default_factory=lambda: deque(maxlen=20))
     #: Requests lately ended on demand, so that asking again is answered alike.
     cancelled: deque[tuple[str, str | None]] = field(default_factory=lambda: deque(maxlen=1000))
+    _quiet: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot, init=False)
 
     @property
     def draining(self) -> bool:
@@ -94,10 +98,19 @@ class ServerState:
         self.service = None
         self.failure = error
 
+    def leave(self, exchange: Exchange) -> None:
+        """It has ended."""
+        del self.live[exchange.record.request_id]
+        if not self.live:
+            self._quiet.unpark_all()
+
     async def drain(self) -> None:
-        """Once the server is stopping: wait, then end what still runs."""
+        """Once the server is stopping: wait for what runs, then end what still does."""
         await self.stopping.wait()
-        await trio.sleep(self.settings.drain_timeout_s)
+        with trio.move_on_after(self.settings.drain_timeout_s):
+            while self.live:
+                await self._quiet.park()
+        self.drained.set()
         for exchange in list(self.live.values()):
             exchange.end(Outcome.SHUTDOWN)
 

@@ -170,6 +170,29 @@ async def begin(server: Server, dialect: Dialect, *, stream: bool, max_tokens: i
     return client
 
 
+async def ready(server: Server) -> int:
+    """What a load balancer hears."""
+    async with await server.connect() as client:
+        await client.request("GET", "/ready")
+        return (await client.response())[0]
+
+
+async def test_a_drained_server_closes_at_once(mock_clock: MockClock) -> None:
+    """Long before the deadline: nothing runs any more."""
+    async with serving(gated=True, drain_timeout_s=1000) as server:
+        client = await begin(server, DIALECTS[0], stream=False, max_tokens=1)
+        await server.gate.reached(1)
+        assert await ready(server) == 200
+        server.state.stopping.set()
+        assert await ready(server) == 503
+        server.gate.open()
+        assert (await client.response())[0] == 200
+        await until(server.state.drained.is_set)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(OSError, match="refused"):
+            await server.connect()
+
+
 @every_dialect
 async def test_draining(mock_clock: MockClock, dialect: Dialect) -> None:
     """What can end does; what cannot is told so when the deadline has come; nothing new begins."""
@@ -183,6 +206,9 @@ async def test_draining(mock_clock: MockClock, dialect: Dialect) -> None:
             kept = await begin(server, dialect, stream=False, max_tokens=0)
             await kept.response()
             server.state.stopping.set()
+            late = await begin(server, dialect, stream=False, max_tokens=3)
+            assert (await late.response())[0] == 503
+            assert await ready(server) == 503
             server.gate.release(3)
             status, body = await short.response()
             assert (status, dialect.read(body, stream=False).text) == (200, "HiH")
@@ -201,6 +227,7 @@ async def test_draining(mock_clock: MockClock, dialect: Dialect) -> None:
             assert not server.model.live_states
     assert sorted(line["outcome"] for line in lines.requests) == [
         "completed",
+        "rejected",
         "rejected",
         "shutdown",
         "shutdown",
