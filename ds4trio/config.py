@@ -69,6 +69,15 @@ class Settings:
         "their prompt tokens chosen by that; 0: always prefill_chunk_tokens",
         minimum=0,
     )
+    prefix_cache: bool = _setting(
+        True, "keep what was computed for prompts that begin alike, while there is memory for it"
+    )
+    kv_budget_bytes: int | None = _setting(
+        None,
+        "memory for what is remembered of prompts and answers, of running requests and of those "
+        "kept; default: half of what is free once the model is loaded",
+        minimum=1,
+    )
     request_timeout_s: float | None = _setting(
         None, "seconds until a request is ended with an error; default: never", minimum=0
     )

@@ -51,6 +51,7 @@ def log_request(record: RequestRecord) -> None:
         "phase": record.phase.value,
         "prompt_tokens": record.prompt_tokens,
         "cached_prompt_tokens": record.cached_prompt_tokens,
+        "cached_from": record.cached_from,
         "generated_tokens": record.generated_tokens,
         "seconds": _rounded(seconds),
         "queued_s": _rounded(record.queued_s),

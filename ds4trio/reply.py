@@ -299,6 +299,7 @@ def _total(reports: Sequence[JobReport]) -> JobReport:
         computed_prompt_tokens=sum(r.computed_prompt_tokens for r in reports),
         cached_prompt_tokens=sum(r.cached_prompt_tokens for r in reports),
         generated_tokens=sum(r.generated_tokens for r in reports),
+        cached_from=next((r.cached_from for r in reports if r.cached_from), None),
         wasted_prompt_tokens=sum(r.wasted_prompt_tokens for r in reports),
         wasted_generated_tokens=sum(r.wasted_generated_tokens for r in reports),
         queued_s=max(r.queued_s for r in reports),

@@ -315,6 +315,8 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
         prefill_target_s=settings.prefill_target_s,
         threads=settings.threads,
+        kv_budget_bytes=settings.kv_budget_bytes,
+        prefix_cache=settings.prefix_cache,
     ) as engine:
         name = settings.served_model_name or found.name
         yield Service(

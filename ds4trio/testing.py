@@ -34,12 +34,20 @@ from ds4trio.config import Settings
 from ds4trio.constraint.grammar import GrammarCompiler
 from ds4trio.constraint.vocabulary import Vocabulary
 from ds4trio.engine.engine import open_engine
+from ds4trio.models.base import TIP, Rows, StateLayout
 from ds4trio.request import Conversation
 from ds4trio.service import Service
 from ds4trio.threads import LoopPoster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Callable,
+        Collection,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from ds4trio.chat.format import OutputParser
     from ds4trio.models.base import Chunk
@@ -132,12 +140,17 @@ class StepGate:
             self._changed.wait_for(lambda: self._is_open or self._released >= here)
 
 
+#: Where a state's tip is kept when it is saved, in a model that has tips.
+_LENGTH = f"{TIP}length"
+
+
 class ScriptedState:
     """All token ids of one sequence. ``number`` counts a model's states from 0."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, has_tip: bool = False) -> None:
         self.number = number
         self.token_ids: list[int] = []
+        self._has_tip = has_tip
 
     @property
     def length(self) -> int:
@@ -146,6 +159,22 @@ class ScriptedState:
     @property
     def nbytes(self) -> int:
         return 8 * len(self.token_ids)
+
+    def allocate(self, tokens: int) -> None:
+        """A list makes room for itself."""
+
+    def save(self, start: int) -> dict[str, torch.Tensor]:
+        """Shapes: token_ids (length - start, 1)."""
+        saved = {"token_ids": torch.tensor(self.token_ids[start:], dtype=torch.int64)[:, None]}
+        return saved | ({_LENGTH: torch.tensor([self.length])} if self._has_tip else {})
+
+    def restore(self, pieces: Sequence[Mapping[str, torch.Tensor]], length: int) -> None:
+        """Raises: ValueError if they are of another length."""
+        for piece in pieces:
+            self.token_ids += piece["token_ids"][:, 0].tolist()
+        tips = [piece[_LENGTH].tolist() for piece in pieces[-1:] if self._has_tip]
+        if self.length != length or tips != [[length]] * self._has_tip:
+            raise ValueError("the saved state is of another length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +202,8 @@ class ScriptedModel:
     ``script`` is given all token ids of a sequence so far, and returns the next one; sampling
     settings change nothing, but if that token is forbidden (a stop id before ``min_tokens``) it is
     any other. ``logits``, if given, says instead what the model thinks of each of the 258 tokens.
-    Each forward is held by ``gate`` before it computes.
+    Each forward is held by ``gate`` before it computes. With ``has_tips`` its states can only be
+    restored where they were saved, as DeepSeek V4's; without, anywhere, as a dense model's.
 
     Runs on: made anywhere, used by the worker; ``forwards`` and ``live_states`` can be read
     anywhere.
@@ -187,6 +217,7 @@ class ScriptedModel:
         gate: StepGate | None = None,
         context_tokens: int = 4096,
         vocab_size: int = VOCAB_SIZE,
+        has_tips: bool = False,
     ) -> None:
         self._script = script
         self._logits = logits
@@ -194,13 +225,15 @@ class ScriptedModel:
         self._states = 0
         self.vocab_size = vocab_size
         self.context_tokens = context_tokens
+        self.device = torch.device("cpu")
+        self.state_layout = StateLayout({"token_ids": Rows(1, 8)}, tip_bytes=8 * has_tips)
         self.forwards: list[list[ForwardRow]] = []
         """Each forward's rows, in the order of their chunks; a forward is listed as it begins."""
         self.live_states: weakref.WeakSet[ScriptedState] = weakref.WeakSet()
         """States that somebody still holds."""
 
     def new_state(self) -> ScriptedState:
-        state = ScriptedState(self._states)
+        state = ScriptedState(self._states, has_tip=self.state_layout.tip_bytes > 0)
         self._states += 1
         self.live_states.add(state)
         return state
@@ -331,6 +364,8 @@ async def open_scripted_engine(
         max_running=chosen.max_running,
         max_waiting=chosen.max_waiting,
         prefill_chunk_tokens=chosen.prefill_chunk_tokens,
+        kv_budget_bytes=chosen.kv_budget_bytes,
+        prefix_cache=chosen.prefix_cache,
         threads=chosen.threads or 1,  # tiny tensors: more would only wait for each other
     ) as engine:
         name = chosen.served_model_name or "scripted"

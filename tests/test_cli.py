@@ -103,6 +103,7 @@ def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str
         ("--context-tokens=1000000", "context_tokens 1000000 is more than the model's 100000"),
         ("--device=toaster", "'toaster'"),
         ("--host=nowhere.invalid", "cannot listen on nowhere.invalid port 0"),
+        (f"--host={'x' * 64}.invalid", f"cannot listen on {'x' * 64}.invalid port 0"),
     ],
 )
 def test_a_wrong_flag(

@@ -49,6 +49,15 @@ class Segment:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     @property
+    def tip(self) -> dict[str, torch.Tensor]:
+        """Empty if there is none."""
+        return {n: tensor for n, tensor in self.tensors.items() if n.startswith(TIP)}
+
+    @property
+    def rows(self) -> dict[str, torch.Tensor]:
+        return {n: tensor for n, tensor in self.tensors.items() if not n.startswith(TIP)}
+
+    @property
     def has_tip(self) -> bool:
         return any(name.startswith(TIP) for name in self.tensors)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ds4trio.engine.job import EngineRequest
+    from ds4trio.models.base import StateLayout
 
 #: What a program may ask for, more than any protocol lets through: far more than anybody uses, and
-#: what no logit is made infinite by. torch refuses to store numbers outside float32, which would end
-#: the worker.
+#: what no logit is made infinite by. torch refuses to store numbers outside float32, which would
+#: end the worker.
 BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "temperature": (0, 1e3),
@@ -33,8 +35,34 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
 MOST_BIAS = 1e9
 
 
-def new_job(request: EngineRequest, context_tokens: int, vocab_size: int) -> Job:
-    """The job for a request; ``max_tokens`` beyond the context is cut to what fits.
+@dataclass(frozen=True, slots=True)
+class StateMemory:
+    """How much there is for the states of all sequences."""
+
+    layout: StateLayout
+    budget_bytes: int
+
+    def room(self, prompt_tokens: int, wanted: int) -> int:
+        """How many tokens of those wanted there is memory for, beside the prompt.
+
+        Raises: RequestError, if not even the prompt has room.
+        """
+        least = self.layout.nbytes(prompt_tokens + min(wanted, 1))
+        if least > self.budget_bytes:
+            raise RequestError(
+                f"This prompt needs {least} bytes of memory, more than all that there is for "
+                f"prompts and answers together: {self.budget_bytes} bytes (kv_budget_bytes).",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        lengths = range(prompt_tokens, prompt_tokens + wanted + 1)
+        return bisect_right(lengths, self.budget_bytes, key=self.layout.nbytes) - 1
+
+
+def new_job(
+    request: EngineRequest, context_tokens: int, vocab_size: int, memory: StateMemory
+) -> Job:
+    """The job for a request; ``max_tokens`` beyond context and memory is cut to what fits.
 
     Raises: RequestError, ContextOverflowError.
     """
@@ -52,6 +80,7 @@ def new_job(request: EngineRequest, context_tokens: int, vocab_size: int) -> Job
     if max_tokens < 0:
         raise RequestError("max_tokens must not be negative.", param="max_tokens")
     _check_settings(request, vocab_size)
+    max_tokens = memory.room(len(prompt), max_tokens)
     return Job(replace(request, token_ids=prompt), max_tokens, time.perf_counter())
 
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
-from ds4trio.engine.admission import new_job
+from ds4trio.engine.admission import StateMemory, new_job
 from ds4trio.engine.job import EndReason, PrefillProgress, TokenEvent, TokensEnded
-from ds4trio.engine.messages import JobFailed, Loaded, Signal, StepReport
+from ds4trio.engine.messages import JobFailed, KvFigures, Loaded, Signal, StepReport
 from ds4trio.engine.stats import EngineStats
 from ds4trio.engine.stream import TokenStream
 from ds4trio.engine.worker import Limits, Worker
 from ds4trio.errors import EngineFailed, OverloadedError, RequestError, UnavailableError
+from ds4trio.models.base import StateLayout
 from ds4trio.threads import Inbox, LoopPoster, run_worker_thread
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
+    from ds4trio.cache.segment import SegmentStore
     from ds4trio.engine.job import EngineRequest, JobReport
     from ds4trio.engine.messages import Delivery, FromWorker, Job, ToWorker
     from ds4trio.models.base import CausalLM
@@ -54,6 +56,9 @@ async def open_engine(
     threads: int | None = None,
     max_unread_tokens: int = 64,
     release_timeout_s: float = 30.0,
+    kv_budget_bytes: int | None = None,
+    prefix_cache: bool = True,
+    open_store: Callable[[CausalLM], SegmentStore | None] = lambda _: None,
 ) -> AsyncIterator[Engine]:
     """One model on one worker thread, for as long as the block lasts.
 
@@ -64,6 +69,10 @@ async def open_engine(
     pauses while its reader has ``max_unread_tokens`` or more still to take. ``release_timeout_s``
     bounds how long leaving a job's block waits for the worker.
 
+    ``kv_budget_bytes`` bounds the memory of sequences' states, of running ones and of those kept
+    for prompts that begin alike (``prefix_cache``); None: half of what is free once the model is
+    loaded. ``open_store``, called on the worker thread, gives what keeps them beyond memory.
+
     Raises: what ``load`` raises, as it is. EngineFailed, if the worker dies: the body is cancelled
         as soon as all jobs' blocks are left, or after FAILURE_GRACE_S.
     """
@@ -73,6 +82,8 @@ async def open_engine(
             prefill_chunk_tokens,
             max_unread_tokens,
             prefill_target_s=prefill_target_s,
+            kv_budget_bytes=kv_budget_bytes,
+            prefix_cache=prefix_cache,
         ),
         max_waiting=max_waiting,
         release_timeout_s=release_timeout_s,
@@ -80,7 +91,7 @@ async def open_engine(
     error: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(engine._run_worker, load, threads)
+            nursery.start_soon(engine._run_worker, load, threads, open_store)
             try:
                 with engine._body:
                     await engine._loaded.wait()
@@ -108,6 +119,7 @@ class Engine:
         self.context_tokens = 0
         self.vocab_size = 0
         self.stats = EngineStats()
+        self._state_layout = StateLayout({})
         self._limits = limits
         self._max_jobs = limits.max_running + max_waiting
         self._release_timeout_s = release_timeout_s
@@ -171,7 +183,8 @@ class Engine:
 
     def _open(self, requests: Sequence[EngineRequest]) -> list[TokenStream]:
         self.check_capacity(len(requests))
-        jobs = [new_job(request, self.context_tokens, self.vocab_size) for request in requests]
+        memory = StateMemory(self._state_layout, self.stats.kv.budget_bytes)
+        jobs = [new_job(r, self.context_tokens, self.vocab_size, memory) for r in requests]
         readers = trio.lowlevel.ParkingLot()
         window = self._limits.max_unread_tokens
         streams = [TokenStream(job, readers, self._flag, self._inbox.put, window) for job in jobs]
@@ -204,8 +217,14 @@ class Engine:
         if not all(stream.released.is_set() for stream in streams):
             logger.error("the worker has not let go of a job in %g s", self._release_timeout_s)
 
-    async def _run_worker(self, load: Callable[[], CausalLM], threads: int | None) -> None:
-        worker = Worker(load, self._inbox, LoopPoster(self._receive), self._limits, threads)
+    async def _run_worker(
+        self,
+        load: Callable[[], CausalLM],
+        threads: int | None,
+        open_store: Callable[[CausalLM], SegmentStore | None],
+    ) -> None:
+        publish = LoopPoster(self._receive)
+        worker = Worker(load, self._inbox, publish, self._limits, threads, open_store)
         try:
             await run_worker_thread(worker.run, name="ds4trio-engine")
         except Exception as error:
@@ -240,13 +259,16 @@ class Engine:
 
     def _receive(self, report: FromWorker) -> None:
         match report:
-            case Loaded(context_tokens, vocab_size):
+            case Loaded(context_tokens, vocab_size, state_layout, kv_budget_bytes):
                 self.context_tokens = context_tokens
                 self.vocab_size = vocab_size
+                self._state_layout = state_layout
+                self.stats.kv = KvFigures(kv_budget_bytes)
                 self._loaded.set()
-            case StepReport(forwards, prompt_tokens, deliveries):
+            case StepReport(forwards, prompt_tokens, deliveries, kv):
                 self.stats.steps += forwards
                 self.stats.prompt_tokens += prompt_tokens
+                self.stats.kv = kv or self.stats.kv
                 for job, items in deliveries.items():
                     self._deliver(self._streams[job], items)
 

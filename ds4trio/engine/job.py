@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ds4trio.cache.words import CacheSource
+
 
 class TokenMatcher(Protocol):
     """How far one sequence has come in its constraint. Runs on: worker."""
@@ -78,6 +80,10 @@ class EngineRequest:
 
     ``new_greedy_spans``, if there are any, makes what tells where sampling is greedy.
 
+    ``stable_prefixes`` are lengths at which later prompts are likely to part from this one (the end
+    of the system prompt and of what it says of tools, the end of a turn): places worth keeping for
+    a model that can only go on from where it was saved.
+
     ``logprobs`` asks for each sampled token's, and those of so many likeliest tokens at its place.
     They are natural logarithms of the model's own distribution, before temperature, filters,
     penalties and constraint have changed it. ``prompt_logprobs`` asks for the same of the prompt.
@@ -94,6 +100,7 @@ class EngineRequest:
     thinking_end: tuple[int, ...] = ()
     thinking_budget: int | None = None
     new_greedy_spans: Callable[[], GreedySpans | None] | None = None
+    stable_prefixes: tuple[int, ...] = ()
 
 
 class EndReason(StrEnum):
@@ -121,6 +128,7 @@ class JobReport:
     computed_prompt_tokens: int
     cached_prompt_tokens: int
     generated_tokens: int
+    cached_from: CacheSource | None = None
     wasted_prompt_tokens: int = 0
     wasted_generated_tokens: int = 0
     queued_s: float = 0.0
@@ -156,7 +164,8 @@ class PromptToken:
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """``done`` of ``total`` prompt tokens computed; ``done`` 0 says the sequence was admitted.
+    """``done`` of ``total`` prompt tokens computed or reused; the first one says that the sequence
+    was admitted, and what could be reused at once.
 
     ``logprobs``, if asked for: those of the prompt's next tokens. All events together have every
     token of the prompt once, in order.

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, get_args
+
+from ds4trio.cache.words import CacheSource, EvictionReason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ds4trio.engine.job import EndReason, EngineEvent, EngineRequest, JobReport
     from ds4trio.errors import Ds4TrioError
+    from ds4trio.models.base import StateLayout
 
 
 @dataclass(slots=True, eq=False)
@@ -54,10 +59,12 @@ ToWorker: TypeAlias = Job | Taken | Signal
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The model is ready."""
+    """The model is ready. ``state_layout`` and ``kv_budget_bytes`` tell what fits the memory."""
 
     context_tokens: int
     vocab_size: int
+    state_layout: StateLayout
+    kv_budget_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,26 @@ class JobFailed:
 Delivery: TypeAlias = "EngineEvent | JobFailed"
 
 
+@dataclass(frozen=True, slots=True)
+class KvFigures:
+    """The memory of sequences' states, and what came of looking for prefixes.
+
+    ``running_bytes`` are granted to running sequences: what they hold, or are sure to get. ``hits``
+    by where the prefix was found, ``evictions`` by why.
+    """
+
+    budget_bytes: int = 0
+    running_bytes: int = 0
+    cached_bytes: int = 0
+    hits: Mapping[CacheSource, int] = field(
+        default_factory=lambda: dict.fromkeys(get_args(CacheSource), 0)
+    )
+    misses: int = 0
+    evictions: Mapping[EvictionReason, int] = field(
+        default_factory=lambda: dict.fromkeys(get_args(EvictionReason), 0)
+    )
+
+
 @dataclass(slots=True)
 class StepReport:
     """What happened since the last report. ``prompt_tokens`` were computed by the forwards."""
@@ -78,6 +105,7 @@ class StepReport:
     forwards: int = 0
     prompt_tokens: int = 0
     deliveries: dict[Job, list[Delivery]] = field(default_factory=dict)
+    kv: KvFigures | None = None
 
     def add(self, job: Job, item: Delivery) -> None:
         self.deliveries.setdefault(job, []).append(item)

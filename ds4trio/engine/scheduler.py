@@ -2,7 +2,9 @@
 
 Rules:
 
-1. Admission is first come, first served, into at most ``max_running`` places.
+1. Admission is first come, first served, into at most ``max_running`` places, and for as long as
+   whoever asks says that there is room: the first in the queue that must wait lets all behind it
+   wait too, so that it is not overtaken for ever.
 2. Every running sequence whose prompt is done decodes in every step, unless its reader is behind.
 3. Beside them a step computes a bounded number of prompt tokens, of the sequence admitted first,
    then (what is left of the budget) of the next ones. So a decode never waits for more than one
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from ds4trio.engine.pace import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Schedulable(Protocol):
@@ -73,6 +75,7 @@ class Scheduler(Generic[S]):
         # Dicts, for their order and for removal at once.
         self._waiting: dict[S, None] = {}
         self._running: dict[S, None] = {}
+        self._must_wait = False  # the first in the queue, until somebody ends
 
     @property
     def waiting(self) -> list[S]:
@@ -85,7 +88,8 @@ class Scheduler(Generic[S]):
     @property
     def has_work(self) -> bool:
         """Whether ``admit`` or ``plan`` would find any."""
-        return (bool(self._waiting) and len(self._running) < self._max_running) or any(
+        has_place = len(self._running) < self._max_running and not self._must_wait
+        return (bool(self._waiting) and has_place) or any(
             sequence.prompt_left or not sequence.paused for sequence in self._running
         )
 
@@ -95,15 +99,24 @@ class Scheduler(Generic[S]):
 
     def remove(self, sequence: S) -> None:
         """Forget it, wherever it is. Its place is free at once."""
+        self._must_wait = False
         if sequence in self._running:
             del self._running[sequence]
         else:
             del self._waiting[sequence]
 
-    def admit(self) -> list[S]:
-        """Move as many as there are free places from the queue into them; says which."""
-        admitted = list(self._waiting)[: self._max_running - len(self._running)]
-        for sequence in admitted:
+    def admit(self, has_room: Callable[[S], bool] = lambda _: True) -> list[S]:
+        """Move as many as there are free places from the queue into them; says which.
+
+        ``has_room`` is asked of each; whoever it refuses is asked for again when somebody has gone.
+        """
+        admitted: list[S] = []
+        places = self._max_running - len(self._running)
+        for sequence in list(self._waiting)[:places] if not self._must_wait else ():
+            if not has_room(sequence):
+                self._must_wait = True
+                break
+            admitted.append(sequence)
             del self._waiting[sequence]
             self._running[sequence] = None
         return admitted

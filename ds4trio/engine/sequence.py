@@ -27,6 +27,7 @@ from ds4trio.errors import Ds4TrioError
 from ds4trio.models.base import Chunk
 
 if TYPE_CHECKING:
+    from ds4trio.cache.words import CacheSource
     from ds4trio.engine.messages import Job
     from ds4trio.models.base import SequenceState
     from ds4trio.request import SamplingParams
@@ -46,7 +47,8 @@ class JobSequence:
         self.job = job
         request = job.request
         self.rng = random.Random(request.sampling.seed)
-        self._prompt = job.request.token_ids
+        self._prompt = tuple(job.request.token_ids)
+        self._generated_ids: list[int] = []
         self._max_unread_tokens = max_unread_tokens
         self._guide = Guide(job.request) if Guide.is_needed(job.request) else None
         self._spans = request.new_greedy_spans() if request.new_greedy_spans else None
@@ -55,11 +57,12 @@ class JobSequence:
         self._penalties: Penalties | None = None  # made when the first logits are there
         self.error: Ds4TrioError | None = None
         """Why it cannot go on, if that is its own fault."""
+        self.cached_prompt_tokens = 0
+        self.cached_from: CacheSource | None = None
         self._state: SequenceState | None = None
         self._admitted_at: float | None = None
         self._last_token = -1
         self._prompt_computed = 0
-        self._generated = 0
         self._taken = 0
         self._wasted_prompt = 0
         self._wasted_generated = 0
@@ -71,12 +74,32 @@ class JobSequence:
         return self._greedy if greedy else self.job.request.sampling
 
     @property
+    def prompt(self) -> tuple[int, ...]:
+        return self._prompt
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Prompt and answer so far; the state may not know the last one yet."""
+        return (*self._prompt, *self._generated_ids)
+
+    @property
+    def most_tokens(self) -> int:
+        """How long it can get."""
+        return len(self._prompt) + self.job.max_tokens
+
+    @property
+    def state(self) -> SequenceState:
+        """Only while it has a place."""
+        assert self._state is not None
+        return self._state
+
+    @property
     def prompt_left(self) -> int:
         return len(self._prompt) - self._prompt_computed
 
     @property
     def paused(self) -> bool:
-        return self._generated - self._taken >= self._max_unread_tokens
+        return len(self._generated_ids) - self._taken >= self._max_unread_tokens
 
     @property
     def adjusts_logits(self) -> bool:
@@ -95,6 +118,12 @@ class JobSequence:
     def admit(self, state: SequenceState, at: float) -> None:
         self._state = state
         self._admitted_at = at
+
+    def go_on_from(self, state: SequenceState, source: CacheSource) -> None:
+        """Before anything is computed: the beginning of the prompt, as a state that knows it."""
+        self._state = state
+        self._prompt_computed = self.cached_prompt_tokens = state.length
+        self.cached_from = source
 
     def next_chunk(self, prompt_tokens: int) -> Chunk:
         """The next ``prompt_tokens`` of the prompt, or (0) the last sampled token."""
@@ -160,7 +189,7 @@ class JobSequence:
         if token_id in self.job.request.stop_ids:
             return EndReason.STOP_ID
         self._last_token = token_id
-        self._generated += 1
+        self._generated_ids.append(token_id)
         if self._penalties is not None:
             self._penalties.append(token_id)
         if self._guide is not None:
@@ -172,7 +201,7 @@ class JobSequence:
     @property
     def is_full(self) -> bool:
         """All tokens that were asked for are there."""
-        return self._generated >= self.job.max_tokens
+        return len(self._generated_ids) >= self.job.max_tokens
 
     def taken(self, tokens: int) -> None:
         """The reader took so many."""
@@ -185,9 +214,10 @@ class JobSequence:
         left_at = job.ending_at if job.ending is EndReason.CANCELLED else None
         return JobReport(
             prompt_tokens=len(self._prompt),
-            computed_prompt_tokens=self._prompt_computed,
-            cached_prompt_tokens=0,
-            generated_tokens=self._generated,
+            computed_prompt_tokens=self._prompt_computed - self.cached_prompt_tokens,
+            cached_prompt_tokens=self.cached_prompt_tokens,
+            cached_from=self.cached_from,
+            generated_tokens=len(self._generated_ids),
             wasted_prompt_tokens=self._wasted_prompt,
             wasted_generated_tokens=self._wasted_generated,
             queued_s=(at if self._admitted_at is None else self._admitted_at) - job.submitted_at,

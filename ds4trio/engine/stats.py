@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ds4trio.engine.messages import KvFigures
 
 
 @dataclass(slots=True)
@@ -24,3 +26,4 @@ class EngineStats:
     wasted_generated_tokens: int = 0
     running: int = 0
     waiting: int = 0
+    kv: KvFigures = field(default_factory=KvFigures)

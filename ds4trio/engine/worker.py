@@ -19,17 +19,21 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from ds4trio.cache.prefix import PrefixCache
 from ds4trio.engine.job import EndReason, TokensEnded
 from ds4trio.engine.logprobs import logprobs
 from ds4trio.engine.messages import Job, JobFailed, Loaded, Signal, StepReport, Taken
 from ds4trio.engine.sampler import sample
 from ds4trio.engine.scheduler import Scheduler
 from ds4trio.engine.sequence import JobSequence
+from ds4trio.engine.states import States
 from ds4trio.errors import Ds4TrioError
+from ds4trio.models.machine import kv_budget_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ds4trio.cache.segment import SegmentStore
     from ds4trio.engine.job import TopLogprobs
     from ds4trio.engine.messages import FromWorker, ToWorker
     from ds4trio.models.base import CausalLM
@@ -39,11 +43,14 @@ logger = logging.getLogger("ds4trio.engine")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Units: sequences; tokens."""
+    """Units: sequences; tokens; bytes."""
 
     max_running: int
     prefill_chunk_tokens: int
     max_unread_tokens: int
+    #: For states, of those that run and those that are kept; None: half of what is free.
+    kv_budget_bytes: int | None = None
+    prefix_cache: bool = True
     #: See `Pace`.
     prefill_target_s: float = 0.0
 
@@ -70,6 +77,7 @@ class Worker:
         publish: Callable[[FromWorker], None],
         limits: Limits,
         threads: int | None,
+        open_store: Callable[[CausalLM], SegmentStore | None] = lambda _: None,
     ) -> None:
         self._load = load
         self._messages = messages
@@ -81,8 +89,11 @@ class Worker:
             prefill_chunk_tokens=limits.prefill_chunk_tokens,
             prefill_target_s=limits.prefill_target_s,
         )
+        self._open_store = open_store
         self._sequences: dict[Job, JobSequence] = {}
         self._report = StepReport()
+        self._states: States  # there once the model is
+        self._starved = False
 
     def run(self) -> None:
         """Load the model, then work until told to stop.
@@ -92,11 +103,13 @@ class Worker:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         model = self._load()
-        self._publish(Loaded(model.context_tokens, model.vocab_size))
+        self._states = self._new_states(model)
+        budget = self._states.figures.budget_bytes
+        self._publish(Loaded(model.context_tokens, model.vocab_size, model.state_layout, budget))
         with torch.inference_mode():
             while self._take_messages():
                 self._let_go_of_flagged()
-                self._admit(model)
+                self._admit()
                 self._publish_report()
                 self._step(model)
                 self._publish_report()
@@ -104,9 +117,18 @@ class Worker:
             self._end(sequence, EndReason.CANCELLED)
         self._publish_report()
 
+    def _new_states(self, model: CausalLM) -> States:
+        budget = self._limits.kv_budget_bytes
+        if budget is None:
+            budget = kv_budget_bytes(model.device)
+        cache = None
+        if self._limits.prefix_cache:
+            cache = PrefixCache(model.state_layout, self._open_store(model))
+        return States(model, budget, cache)
+
     def _take_messages(self) -> bool:
         """Take in what was said, waiting only if there is nothing to compute. False: stop."""
-        busy = self._scheduler.has_work
+        busy = self._scheduler.has_work and not self._starved
         for message in self._messages.take_ready() if busy else self._messages.wait():
             match message:
                 case Job():
@@ -130,18 +152,25 @@ class Worker:
             if job.ending is not None:
                 self._end(sequence, job.ending)
 
-    def _admit(self, model: CausalLM) -> None:
-        for sequence in self._scheduler.admit():
-            sequence.admit(model.new_state(), time.perf_counter())
+    def _admit(self) -> None:
+        for sequence in self._scheduler.admit(self._states.has_room):
+            self._states.admit(sequence)
             self._report.add(sequence.job, sequence.progress)
 
     def _step(self, model: CausalLM) -> None:
         began = time.perf_counter()
         plan = self._scheduler.plan()
+        if not plan or _any_flagged(plan):
+            return  # flagged since this round began: they are let go of at the next one's start
+        plan = self._states.ready(plan)
+        # All that is left waits for the memory of those whose readers are behind.
+        self._starved = not plan
+        if self._starved:
+            return
         rows = [(sequence, 0) for sequence in plan.decodes] + plan.prefills
         chunks = [sequence.next_chunk(prompt_tokens) for sequence, prompt_tokens in rows]
-        if not chunks or _any_flagged(plan):
-            return  # flagged since this round began: they are let go of at the next one's start
+        if _any_flagged(plan):
+            return  # while their states were made ready
         logits = model.forward(chunks)
         self._report.forwards += 1
         self._report.prompt_tokens += sum(prompt_tokens for _, prompt_tokens in rows)
@@ -160,6 +189,9 @@ class Worker:
         if to_sample:
             wanted = logits if len(logit_rows) == len(logits) else logits[logit_rows]
             self._append(to_sample, wanted)
+        for sequence, _ in rows:
+            if sequence.job in self._sequences:
+                self._states.computed(sequence)
         self._scheduler.took(plan, time.perf_counter() - began)
 
     def _keep(self, sequence: JobSequence, prompt_tokens: int, logits: torch.Tensor) -> bool:
@@ -216,12 +248,14 @@ class Worker:
         self._report.add(job, JobFailed(error, sequence.release(time.perf_counter())))
 
     def _forget(self, sequence: JobSequence) -> None:
+        self._states.close(sequence)
         self._scheduler.remove(sequence)
         del self._sequences[sequence.job]
 
     def _publish_report(self) -> None:
         if self._report:
             report, self._report = self._report, StepReport()
+            report.kv = self._states.figures
             self._publish(report)
 
 

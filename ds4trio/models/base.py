@@ -9,12 +9,37 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
 #: What the names of tensors begin with that a saved state has for its own length only.
 TIP = "tip."
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Of one tensor that grows: how many tokens a row stands for, and its size in bytes."""
+
+    tokens: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """What the states of a model are made of.
+
+    ``rows`` by tensor: what tokens add, once for all. ``tip_bytes`` is the rest, at most: what a
+    state keeps of its last tokens only, so that it can be restored where it was saved and nowhere
+    before. Where there is no such rest, it can be at any length.
+    """
+
+    rows: Mapping[str, Rows]
+    tip_bytes: int = 0
+
+    def nbytes(self, tokens: int) -> int:
+        """Of a state with room for so many tokens."""
+        return self.tip_bytes + sum(tokens // row.tokens * row.nbytes for row in self.rows.values())
 
 
 class SequenceState(Protocol):
@@ -28,6 +53,29 @@ class SequenceState(Protocol):
     @property
     def nbytes(self) -> int:
         """Memory held."""
+        ...
+
+    def allocate(self, tokens: int) -> None:
+        """Have room for so many tokens in all, exactly, if there is less. What is fed beyond makes
+        room for itself, at the cost of copying, and takes more than it needs.
+        """
+        ...
+
+    def save(self, start: int) -> dict[str, torch.Tensor]:
+        """Copies, by name: of the rows that the tokens from ``start`` on have added, and of the
+        tip, if the model has any, under names that begin with ``TIP``.
+
+        Shapes: rows are in the last axis but one; of those that stand for r tokens, ``start // r``
+        to ``length // r`` - 1.
+        """
+        ...
+
+    def restore(self, pieces: Sequence[Mapping[str, torch.Tensor]], length: int) -> None:
+        """Make this fresh state what was saved, piece by piece from 0 on, when ``length`` tokens
+        were computed. Tips count in the last piece only, where they must not miss.
+
+        Raises: ValueError if this is of another model or length; the state is then of no use.
+        """
         ...
 
 
@@ -57,6 +105,14 @@ class CausalLM(Protocol):
     def context_tokens(self) -> int:
         """Longest sequence, prompt and answer together."""
         ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where states live."""
+        ...
+
+    @property
+    def state_layout(self) -> StateLayout: ...
 
     def new_state(self) -> SequenceState:
         """An empty state, which grows as it is fed."""

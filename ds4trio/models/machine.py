@@ -45,6 +45,33 @@ def memory_bytes(root: Path = Path("/")) -> int:
     return min([physical, *_cgroup_limits(root)])
 
 
+def kv_budget_bytes(device: torch.device) -> int:
+    """How much sequences' states may take on a device, told from what is free there once the model
+    is loaded.
+
+    Half of it: while one state is moved to a larger place, or kept, there are two of it, and
+    everything else that the process needs comes out of the other half.
+    """
+    if device.type == "cpu":
+        return free_bytes() // 2
+    free, _ = torch.cuda.mem_get_info(device)
+    return free // 2
+
+
+def free_bytes(root: Path = Path("/")) -> int:
+    """What this process could still take: what the machine has free, or less if a control group
+    says so. ``root`` is as `memory_bytes`'. Runs on: any thread.
+    """
+    memory = memory_bytes(root)
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        resident = int((root / "proc/self/statm").read_text().split()[1])
+    except OSError:
+        return memory // 2  # not Linux
+    (kibibytes,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return min(int(kibibytes) << 10, memory - resident * os.sysconf("SC_PAGE_SIZE"))
+
+
 def _cgroup_limits(root: Path) -> list[int]:
     """Of this process's control groups and all above them. A container's own may be mounted in
     place of the hierarchy's top while its path still counts from there: what is not there is

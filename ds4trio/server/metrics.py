@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from ds4trio.engine.messages import KvFigures
     from ds4trio.server.record import RequestRecord
 
 # Bounds in seconds. Guesses: from a GPU's single step to a long prompt's prefill on a CPU.
@@ -138,6 +139,38 @@ class _EngineCollector(Collector):
         sequences.add_metric(["running"], stats.running)
         sequences.add_metric(["waiting"], stats.waiting)
         yield sequences
+        yield from _kv_metrics(stats.kv)
+
+
+def _kv_metrics(kv: KvFigures) -> Iterator[Metric]:
+    nbytes = GaugeMetricFamily(
+        "ds4trio_kv_bytes",
+        "Memory for the states of sequences: granted to running ones, kept, and all there is.",
+        labels=["state"],
+    )
+    nbytes.add_metric(["running"], kv.running_bytes)
+    nbytes.add_metric(["cached"], kv.cached_bytes)
+    nbytes.add_metric(["budget"], kv.budget_bytes)
+    yield nbytes
+    hits = CounterMetricFamily(
+        "ds4trio_prefix_cache_hits",
+        "Prompts of which a beginning was reused, by where it was found.",
+        labels=["source"],
+    )
+    for source, count in kv.hits.items():
+        hits.add_metric([source], count)
+    yield hits
+    yield CounterMetricFamily(
+        "ds4trio_prefix_cache_misses", "Prompts computed from their first token.", value=kv.misses
+    )
+    evictions = CounterMetricFamily(
+        "ds4trio_prefix_cache_evictions",
+        "Pieces dropped from memory: for others that are worth more, or for a running sequence.",
+        labels=["reason"],
+    )
+    for reason, count in kv.evictions.items():
+        evictions.add_metric([reason], count)
+    yield evictions
 
 
 class _WithoutCreated(Collector):

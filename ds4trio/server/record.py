@@ -52,6 +52,8 @@ class RequestRecord:
     detail: str | None = None
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
+    #: Where those were found: memory or disk.
+    cached_from: str | None = None
     generated_tokens: int = 0
     #: Of the prompt or generated: computed when the server knew that the client was gone.
     wasted_tokens: int = 0

@@ -157,6 +157,6 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # a name may be none at all
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"cannot listen on {host} port {port}: {reason}") from None

@@ -7,10 +7,13 @@ from math import inf, nan
 
 import pytest
 
-from ds4trio.engine.admission import new_job
+from ds4trio.engine.admission import StateMemory, new_job
 from ds4trio.engine.job import EngineRequest
 from ds4trio.errors import RequestError
+from ds4trio.models.base import StateLayout
 from ds4trio.request import SamplingParams
+
+MEMORY = StateMemory(StateLayout({}), budget_bytes=0)
 
 #: Beyond what float32 holds, as a float and as an integer of Python's.
 HUGE = (1e39, 10**400, inf, nan)
@@ -33,7 +36,7 @@ def test_settings_beyond_their_bounds(name: str, values: tuple[object, ...]) -> 
     for value in values:
         sampling = replace(SamplingParams(), **{name: value})  # type: ignore[arg-type]  # any field
         with pytest.raises(RequestError, match=name) as caught:
-            new_job(EngineRequest((1,), sampling), context_tokens=8, vocab_size=8)
+            new_job(EngineRequest((1,), sampling), 8, 8, MEMORY)
         assert caught.value.param == name
 
 
@@ -49,4 +52,4 @@ def test_settings_beyond_their_bounds(name: str, values: tuple[object, ...]) -> 
 )
 def test_settings_as_programs_use_them(sampling: SamplingParams) -> None:
     request = EngineRequest((1,), sampling)
-    assert new_job(request, context_tokens=8, vocab_size=8).request.sampling == sampling
+    assert new_job(request, 8, 8, MEMORY).request.sampling == sampling

@@ -45,10 +45,17 @@ async def run(
 ) -> list[StepReport]:
     published: list[FromWorker] = []
     loaded = model or ScriptedModel()
-    limits = Limits(max_running=2, prefill_chunk_tokens=4, max_unread_tokens=max_unread_tokens)
+    limits = Limits(
+        max_running=2,
+        prefill_chunk_tokens=4,
+        max_unread_tokens=max_unread_tokens,
+        kv_budget_bytes=1 << 20,
+    )
     worker = Worker(lambda: loaded, script, published.append, limits, threads=1)
     await run_worker_thread(worker.run, name="worker")
-    assert published[0] == Loaded(loaded.context_tokens, loaded.vocab_size)
+    assert published[0] == Loaded(
+        loaded.context_tokens, loaded.vocab_size, loaded.state_layout, kv_budget_bytes=1 << 20
+    )
     return [report for report in published if isinstance(report, StepReport)]
 
 

@@ -133,12 +133,14 @@ async def serving(
 
     Conversations are plain lines, or in ``chat_format``.
     Its gate is shut from the start if it is ``gated``, and open at the end, however that comes.
+    Forwards are those of a request alone, whatever was asked before: no prefixes are kept, unless
+    that is set.
     """
     gate = StepGate()
     if not gated:
         gate.open()
     model = ScriptedModel(script, logits=logits, gate=gate, context_tokens=context_tokens)
-    chosen = ds4trio.Settings(port=0, **settings)
+    chosen = ds4trio.Settings(port=0, **({"prefix_cache": False} | settings))
     states: list[ServerState] = []
 
     def make_state(settings: ds4trio.Settings) -> ServerState:

@@ -59,6 +59,10 @@ def test_the_names_are_those_that_were_promised() -> None:
         "ds4trio_generated_tokens_total",
         "ds4trio_wasted_prompt_tokens_total",
         "ds4trio_wasted_generated_tokens_total",
+        "ds4trio_kv_bytes",
+        "ds4trio_prefix_cache_hits_total",
+        "ds4trio_prefix_cache_misses_total",
+        "ds4trio_prefix_cache_evictions_total",
         "ds4trio_sequences",
     }
 

@@ -19,9 +19,9 @@ from ds4trio.models.deepseek_v4.state import DeepseekV4State, LayerState
 from ds4trio.models.layers.norm import rms_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from ds4trio.models.base import Chunk
+    from ds4trio.models.base import Chunk, StateLayout
     from ds4trio.models.deepseek_v4.config import DeepseekV4Config
     from ds4trio.models.deepseek_v4.hyper_connection import HyperConnection, StreamsHead
     from ds4trio.models.deepseek_v4.moe import MixtureOfExperts
@@ -101,19 +101,17 @@ class DeepseekV4Model:
     def context_tokens(self) -> int:
         return self.config.context_tokens
 
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def state_layout(self) -> StateLayout:
+        return self.new_state().layout
+
     @torch.inference_mode()
     def new_state(self) -> DeepseekV4State:
         return DeepseekV4State(self.config, dtype=self._dtype, device=self._device)
-
-    @torch.inference_mode()
-    def restore_state(self, length: int, saved: Mapping[str, torch.Tensor]) -> DeepseekV4State:
-        """A state equal to the one that ``save`` was called on at ``length`` tokens.
-
-        Raises: ValueError if ``saved`` is of another model or length.
-        """
-        state = self.new_state()
-        state.restore(length, saved)
-        return state
 
     @torch.inference_mode()
     def new_mtp_state(self) -> LayerState:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ds4trio.models.base import TIP, Rows, StateLayout
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ds4trio.models.deepseek_v4.config import Compression, DeepseekV4Config
 
@@ -76,15 +78,19 @@ class PooledState:
         return self.waiting.rows.nbytes + self._rows.nbytes
 
     def append(self, rows: torch.Tensor) -> None:
-        needed = self._count + len(rows)
-        room, width = self._rows.shape
+        needed, room = self._count + len(rows), len(self._rows)
         if needed > room:
-            room = max(needed, min(max(2 * room, _FIRST_ROWS), self._most))
-            grown = self._rows.new_empty((room, width))
-            grown[: self._count] = self.rows
-            self._rows = grown
+            self.allocate(max(needed, min(max(2 * room, _FIRST_ROWS), self._most)))
         self._rows[self._count : needed] = rows
         self._count = needed
+
+    def allocate(self, rows: int) -> None:
+        """Have room for so many rows in all."""
+        room, width = self._rows.shape
+        if rows > room:
+            grown = self._rows.new_empty((rows, width))
+            grown[: self._count] = self.rows
+            self._rows = grown
 
 
 class LayerState:
@@ -141,53 +147,89 @@ class DeepseekV4State:
     def nbytes(self) -> int:
         return sum(layer.nbytes for layer in self.layers)
 
-    def save(self) -> dict[str, torch.Tensor]:
-        """A copy of all that was written, by name; fit for a safetensors file."""
-        saved = {}
-        for index, layer in enumerate(self.layers):
-            saved[f"{index}.window"] = _written(layer.window, self.length)
-            for name, part in layer.parts.items():
-                saved[f"{index}.{name}.waiting"] = _written(part.waiting, self.length)
-                saved[f"{index}.{name}.rows"] = part.rows.clone()
-        return saved
+    @property
+    def layout(self) -> StateLayout:
+        rows = {}
+        for name, part in self._parts():
+            width = part.rows.shape[1]
+            rows[f"{name}.rows"] = Rows(part.ratio, width * part.rows.itemsize)
+        rings = [ring for _, ring in self._rings()]
+        return StateLayout(rows, tip_bytes=sum(ring.rows.nbytes for ring in rings))
 
-    def restore(self, length: int, saved: Mapping[str, torch.Tensor]) -> None:
-        """Make this fresh state what ``save`` saw when ``length`` tokens were computed.
+    @torch.inference_mode()
+    def allocate(self, tokens: int) -> None:
+        """Have room for so many tokens in all."""
+        for _, part in self._parts():
+            part.allocate(tokens // part.ratio)
 
-        Raises: ValueError if ``saved`` is of another model or length.
+    def save(self, start: int) -> dict[str, torch.Tensor]:
+        """Copies of the rows pooled since ``start``, and of the rings, which are the tip."""
+        tip = {f"{TIP}{name}": _written(ring, self.length) for name, ring in self._rings()}
+        return tip | {
+            f"{name}.rows": part.rows[start // part.ratio :].clone() for name, part in self._parts()
+        }
+
+    @torch.inference_mode()
+    def restore(self, pieces: Sequence[Mapping[str, torch.Tensor]], length: int) -> None:
+        """Make this fresh state what was saved, piece by piece, up to ``length`` tokens.
+
+        Raises: ValueError if this is of another model or length.
         """
-        found = {name: _Kind(tuple(t.shape), t.dtype) for name, t in saved.items()}
-        if self.length or found != self._kinds(length):
+        if self.length or ((pieces or length) and _kinds(pieces) != self._kinds(length)):
             raise ValueError("the saved state is of another model or another length")
-        for index, layer in enumerate(self.layers):
-            layer.window.put(saved[f"{index}.window"], 0)
-            for name, part in layer.parts.items():
-                part.waiting.put(saved[f"{index}.{name}.waiting"], 0)
-                part.append(saved[f"{index}.{name}.rows"])
+        for name, part in self._parts():
+            part.allocate(length // part.ratio)
+            for piece in pieces:
+                part.append(piece[f"{name}.rows"])
+        for name, ring in self._rings() if pieces else ():
+            ring.put(pieces[-1][f"{TIP}{name}"], 0)
         self.length = length
 
     def _kinds(self, length: int) -> dict[str, _Kind]:
-        """Of what ``save`` returns at a length."""
+        """Of what is saved at a length."""
         kinds = {}
-        for index, layer in enumerate(self.layers):
-            kinds[f"{index}.window"] = _kind(layer.window.rows, length)
-            for name, part in layer.parts.items():
-                kinds[f"{index}.{name}.waiting"] = _kind(part.waiting.rows, length)
-                pooled, width = length // part.ratio, part.rows.shape[1]
-                kinds[f"{index}.{name}.rows"] = _Kind((pooled, width), part.rows.dtype)
+        for name, ring in self._rings():
+            size, width = ring.rows.shape
+            kinds[f"{TIP}{name}"] = _Kind(min(length, size), (width,), ring.rows.dtype)
+        for name, part in self._parts():
+            width = part.rows.shape[1]
+            kinds[f"{name}.rows"] = _Kind(length // part.ratio, (width,), part.rows.dtype)
         return kinds
+
+    def _parts(self) -> Iterator[tuple[str, PooledState]]:
+        """What pools, by name."""
+        for index, layer in enumerate(self.layers):
+            for name, part in layer.parts.items():
+                yield f"{index}.{name}", part
+
+    def _rings(self) -> Iterator[tuple[str, Ring]]:
+        """What forgets, by name."""
+        for index, layer in enumerate(self.layers):
+            yield f"{index}.window", layer.window
+            for name, part in layer.parts.items():
+                yield f"{index}.{name}.waiting", part.waiting
 
 
 class _Kind(NamedTuple):
     """What must agree for a tensor to be taken over."""
 
-    shape: tuple[int, ...]
+    rows: int
+    row: tuple[int, ...]
     dtype: torch.dtype
 
 
-def _kind(ring_rows: torch.Tensor, length: int) -> _Kind:
-    size, width = ring_rows.shape
-    return _Kind((min(length, size), width), ring_rows.dtype)
+def _kinds(pieces: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, _Kind]:
+    """Of all pieces' rows joined, and the last one's tip."""
+    kinds: dict[str, _Kind] = {}
+    for piece in pieces:
+        for name, tensor in piece.items():
+            kind = _Kind(len(tensor), tuple(tensor.shape[1:]), tensor.dtype)
+            before = kinds.get(name)
+            if before is None or name.startswith(TIP) or before[1:] != kind[1:]:
+                kinds[name] = kind
+            else:
+                kinds[name] = kind._replace(rows=before.rows + kind.rows)
+    return kinds
 
 
 def _written(ring: Ring, length: int) -> torch.Tensor:

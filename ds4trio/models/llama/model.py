@@ -22,7 +22,7 @@ from ds4trio.models.llama.state import KvState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ds4trio.models.base import Chunk
+    from ds4trio.models.base import Chunk, StateLayout
     from ds4trio.models.llama.config import LlamaConfig
 
 
@@ -90,6 +90,14 @@ class LlamaModel:
     @property
     def context_tokens(self) -> int:
         return self.config.context_tokens
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def state_layout(self) -> StateLayout:
+        return self.new_state().layout
 
     @torch.inference_mode()
     def new_state(self) -> KvState:

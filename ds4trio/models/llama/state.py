@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ds4trio.models.base import Rows, StateLayout
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ds4trio.models.llama.config import LlamaConfig
 
 #: Room of a state's first allocation, in tokens: a short chat turn. A guess.
@@ -37,14 +41,45 @@ class KvState:
     def nbytes(self) -> int:
         return self._kv.nbytes
 
+    @property
+    def layout(self) -> StateLayout:
+        layers, heads, _, head_dim = self._kv.shape
+        return StateLayout({"kv": Rows(1, layers * heads * head_dim * self._kv.itemsize)})
+
+    def save(self, start: int) -> dict[str, torch.Tensor]:
+        """Shapes: kv (layers, 2 * kv heads, length - start, head_dim)."""
+        return {"kv": self._kv[:, :, start : self.length].clone()}
+
+    @torch.inference_mode()
+    def restore(self, pieces: Sequence[Mapping[str, torch.Tensor]], length: int) -> None:
+        """Raises: ValueError if this is of another model or length."""
+        kinds = {(t.shape[:2], t.shape[3:], t.dtype) for piece in pieces for t in piece.values()}
+        kind = (self._kv.shape[:2], self._kv.shape[3:], self._kv.dtype)
+        same = all(piece.keys() == {"kv"} for piece in pieces) and kinds <= {kind}
+        if self.length or not same or sum(piece["kv"].shape[2] for piece in pieces) != length:
+            raise ValueError("the saved state is of another model or another length")
+        self.reserve(length)
+        start = 0
+        for piece in pieces:
+            stop = start + piece["kv"].shape[2]
+            self._kv[:, :, start:stop] = piece["kv"]
+            start = stop
+        self.length = length
+
     def reserve(self, tokens: int) -> None:
         """Make room for so many more tokens."""
         room, needed = self._kv.shape[2], self.length + tokens
-        if needed <= room:
+        if needed > room:
+            limit = max(needed, self._context_tokens)
+            self.allocate(min(max(needed, 2 * room, _FIRST_ROOM), limit))
+
+    @torch.inference_mode()
+    def allocate(self, tokens: int) -> None:
+        """Have room for so many tokens in all."""
+        layers, heads, room, head_dim = self._kv.shape
+        if tokens <= room:
             return
-        room = min(max(needed, 2 * room, _FIRST_ROOM), max(needed, self._context_tokens))
-        layers, heads, _, head_dim = self._kv.shape
-        grown = self._kv.new_empty((layers, heads, room, head_dim))
+        grown = self._kv.new_empty((layers, heads, tokens, head_dim))
         grown[:, :, : self.length] = self._kv[:, :, : self.length]
         self._kv = grown
 

@@ -28,7 +28,6 @@ from ds4trio.models.base import Chunk
 from ds4trio.models.config_fields import ConfigFields, read_json_object
 from ds4trio.models.deepseek_v4.load import load as load_family
 from ds4trio.models.deepseek_v4.model import DeepseekV4Model
-from ds4trio.models.deepseek_v4.state import DeepseekV4State
 from ds4trio.models.options import ModelOptions
 from ds4trio.models.registry import load_model
 from ds4trio.models.weights import SafetensorsFolder, Weights
@@ -184,14 +183,15 @@ def test_saved_and_restored_at_every_position(pair: Pair) -> None:
     """The restored continues as the uninterrupted does, to the bit; and neither disturbs it."""
     model = pair.ours
     state = model.new_state()
-    saved = [state.save()]
+    whole, steps = [state.save(0)], [state.save(0)]
     alone = []
-    for token_id in PROMPT:
+    for position, token_id in enumerate(PROMPT):
         alone.append(model.forward([Chunk(state, [token_id])]))
-        saved.append(state.save())
+        whole.append(state.save(0))
+        steps.append(state.save(position))
     for length in range(LENGTH):
-        restored = model.restore_state(length, saved[length])
-        assert isinstance(restored, DeepseekV4State)
+        restored = model.new_state()
+        restored.restore(steps[1 : length + 1] if length % 2 else [whole[length]], length)
         assert restored.length == length
         found = model.forward([Chunk(restored, [PROMPT[length]])])
         assert torch.equal(found, alone[length])
@@ -204,7 +204,7 @@ def test_a_saved_state_of_another_kind_is_refused(v4_pair: Callable[[str], Pair]
     mixed, heavy = v4_pair("mixed").ours, v4_pair("heavy").ours
     state = heavy.new_state()
     heavy.forward([Chunk(state, PROMPT)])
-    saved = state.save()
+    saved = state.save(0)
     rounded = {name: tensor.to(torch.bfloat16) for name, tensor in saved.items()}
     for model, length, tensors in (
         (mixed, LENGTH, saved),
@@ -212,7 +212,7 @@ def test_a_saved_state_of_another_kind_is_refused(v4_pair: Callable[[str], Pair]
         (heavy, LENGTH, rounded),
     ):
         with pytest.raises(ValueError, match="another"):
-            model.restore_state(length, tensors)
+            model.new_state().restore([tensors], length)
 
 
 @pytest.mark.parametrize("native", [True, False])
