@@ -1,4 +1,4 @@
-"""The command line: ``ds4trio serve``, ``inspect``, ``pull`` and ``bench``."""
+"""The command line: ``ds4trio serve``, ``inspect``, ``pull``, ``cache`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ds4trio.bench.cache import CachePlan
 from ds4trio.bench.storm import StormPlan
 from ds4trio.config import DEFAULT_MODEL, Settings, convert, describe, load_settings
-from ds4trio.errors import Ds4TrioError
+from ds4trio.errors import ConfigError, Ds4TrioError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,8 +43,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 _inspect(_settings(options), as_json=options.json)
             case "pull":
                 _pull(options.model)
-            case "bench":
+            case "cache":
+                _cache(options)
+            case "bench" if options.load == "storm":
                 _bench_storm(options)
+            case "bench":
+                _bench_cache(options)
     except* Ds4TrioError as group:
         sys.exit(f"ds4trio: {_first_line(group)}")
     except* KeyboardInterrupt:
@@ -75,9 +80,30 @@ def _parser() -> argparse.ArgumentParser:
 
     pull = commands.add_parser("pull", help="fetch and prepare a model, without serving it")
     pull.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
+    _add_cache(commands)
     bench = commands.add_parser("bench", help="measure a server")
-    _add_storm(bench.add_subparsers(dest="load", required=True, parser_class=_Parser))
+    loads = bench.add_subparsers(dest="load", required=True, parser_class=_Parser)
+    _add_storm(loads)
+    _add_bench_cache(loads)
     return parser
+
+
+def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
+    cache = commands.add_parser("cache", help="what cache_dir holds: list, remove, verify")
+    verbs = cache.add_subparsers(dest="verb", required=True, parser_class=_Parser)
+    ls = verbs.add_parser("ls", help="list prefixes, those used last first")
+    ls.add_argument("--json", action="store_true", help="print JSON")
+    rm = verbs.add_parser("rm", help="remove prefixes, but for what others share with them")
+    rm.add_argument("prefixes", nargs="*", metavar="PREFIX", help="as ls names them")
+    rm.add_argument("--all", action="store_true", help="all of them")
+    verify = verbs.add_parser(
+        "verify",
+        help="read all files, and set aside those that are damaged",
+        description="Exits with 1 if there are any.",
+    )
+    for verb in (ls, rm, verify):
+        verb.add_argument("--cache-dir", metavar="PATH", help="default: DS4TRIO_CACHE_DIR")
+        verb.add_argument("--config", type=Path, help="a TOML file of settings")
 
 
 def _add_storm(loads: argparse._SubParsersAction[_Parser]) -> None:
@@ -99,6 +125,33 @@ def _add_storm(loads: argparse._SubParsersAction[_Parser]) -> None:
             help=f"(default: {spec.default})",
         )
     _add_settings(storm)
+
+
+def _add_bench_cache(loads: argparse._SubParsersAction[_Parser]) -> None:
+    cache = loads.add_parser(
+        "cache",
+        help="the first token's time of prompts computed, remembered, and read from disk",
+        description="Starts servers of its own, with a temporary cache_dir.",
+    )
+    plan = CachePlan()
+    lengths = " ".join(map(str, plan.tokens))
+    cache.add_argument(
+        "--tokens",
+        type=int,
+        nargs="+",
+        default=plan.tokens,
+        metavar="N",
+        help=f"lengths of prompts (default: {lengths})",
+    )
+    cache.add_argument(
+        "--repeats",
+        type=int,
+        default=plan.repeats,
+        metavar="N",
+        help=f"prompts of each length (default: {plan.repeats})",
+    )
+    cache.add_argument("--json", action="store_true", help="print JSON")
+    _add_settings(cache)
 
 
 def _add_settings(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
@@ -152,6 +205,34 @@ def _serve(options: argparse.Namespace) -> None:
     trio.run(serve_until_signal, settings, open_service)
 
 
+def _cache(options: argparse.Namespace) -> None:
+    from ds4trio.cache import disk_command
+
+    cache_dir = _settings(options).cache_dir
+    if cache_dir is None:
+        raise ConfigError("cache_dir is not set: give --cache-dir or DS4TRIO_CACHE_DIR")
+    match options.verb:
+        case "ls":
+            prefixes = disk_command.kept_prefixes(cache_dir)
+            if options.json:
+                print(json.dumps([prefix.as_dict() for prefix in prefixes], indent=2))
+            else:
+                print(disk_command.prefix_table(prefixes))
+        case "rm":
+            if options.all == bool(options.prefixes):
+                raise ConfigError("name prefixes, or say --all")
+            keys = None if options.all else options.prefixes
+            files, nbytes = disk_command.remove_prefixes(cache_dir, keys)
+            print(f"removed {files} files, {nbytes / 1e6:,.1f} MB")
+        case "verify":
+            read, damaged = disk_command.damaged_files(cache_dir)
+            for name, reason in damaged:
+                print(f"{name}: set aside: {reason}")
+            print(f"{read} files read, {len(damaged)} damaged")
+            if damaged:
+                sys.exit(1)
+
+
 def _bench_storm(options: argparse.Namespace) -> None:
     from ds4trio.bench.command import BenchOptions, run_storm
 
@@ -159,6 +240,13 @@ def _bench_storm(options: argparse.Namespace) -> None:
     bench = BenchOptions(options.url, options.key, options.json)
     if not run_storm(_settings(options), StormPlan(**chosen), bench):
         sys.exit(1)
+
+
+def _bench_cache(options: argparse.Namespace) -> None:
+    from ds4trio.bench.cache import run_cache
+
+    plan = CachePlan(tuple(options.tokens), options.repeats)
+    run_cache(_settings(options), plan, as_json=options.json)
 
 
 def _pull(model: str) -> None:

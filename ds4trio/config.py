@@ -148,6 +148,15 @@ class Settings:
     responses_dir: Path | None = _setting(
         None, "folder in which /v1/responses keeps its answers; default: only in memory"
     )
+    cache_dir: Path | None = _setting(
+        None, "folder in which computed prompts are kept as files; default: only in memory"
+    )
+    cache_disk_bytes: int = _setting(
+        16 * 1024**3, "what all files in cache_dir may take together", minimum=1
+    )
+    cache_token_ids: bool = _setting(
+        False, "write token ids into those files; who has the tokenizer can read them"
+    )
     log_format: Literal["text", "json"] = _setting("text", "how log lines are written")
 
     def __post_init__(self) -> None:

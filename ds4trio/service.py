@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ds4trio.cache.disk import open_disk_cache
+from ds4trio.cache.disk_writer import FLUSH_S
 from ds4trio.chat.format import KnowsStructure
 from ds4trio.chat.load import load_chat_format
 from ds4trio.chat.output import AnswerParser
@@ -33,12 +35,14 @@ from ds4trio.request import (
 )
 from ds4trio.store.resolve import resolve_model
 from ds4trio.text.load import load_tokenizer
-from ds4trio.threads import run_off_loop
+from ds4trio.threads import run_off_loop, thread_beside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from ds4trio.cache.disk import DiskCache
+    from ds4trio.cache.disk_stats import DiskStats
     from ds4trio.chat.format import ChatFormat, OutputParser, Prompt
     from ds4trio.engine.engine import Engine
     from ds4trio.models.base import CausalLM
@@ -58,6 +62,7 @@ class Service:
     ``stop_ids`` are the tokens with which the model ends a text of its own accord. ``grammars``
     hold answers to a prescribed form. ``longest_token_bytes`` bounds what a context can hold.
     ``tokenizer_told`` is what clients must know who count tokens themselves: see `LoadedChat.told`.
+    ``disk_stats`` are those of ``cache_dir``, if there is one.
     """
 
     name: str
@@ -68,6 +73,7 @@ class Service:
     grammars: GrammarCompiler
     longest_token_bytes: int
     tokenizer_told: Mapping[str, str | None]
+    disk_stats: DiskStats | None = None
 
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Reply]:
@@ -299,7 +305,8 @@ class _Prepared:
 async def open_service(settings: Settings) -> AsyncIterator[Service]:
     """Find, load and hold the model that ``settings`` name.
 
-    Raises: LoadError; EngineFailed, in a group, if the worker dies while the block runs.
+    Raises: LoadError, ConfigError; EngineFailed, in a group, if the worker dies while the block
+        runs.
     """
     found = await run_off_loop(resolve_model, settings.model)
     tokenizer = await run_off_loop(load_tokenizer, found.path)
@@ -308,16 +315,20 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
     )
     visible = chat.format.visible_tokens if chat.format else ()
     vocabulary = await run_off_loop(Vocabulary, tokenizer, visible)
-    async with core.open_engine(
-        partial(_load, found.path, settings),
-        max_running=settings.max_running,
-        max_waiting=settings.max_waiting,
-        prefill_chunk_tokens=settings.prefill_chunk_tokens,
-        prefill_target_s=settings.prefill_target_s,
-        threads=settings.threads,
-        kv_budget_bytes=settings.kv_budget_bytes,
-        prefix_cache=settings.prefix_cache,
-    ) as engine:
+    async with (
+        _open_disk_cache(found.path, settings) as disk,
+        core.open_engine(
+            partial(_load, found.path, settings),
+            max_running=settings.max_running,
+            max_waiting=settings.max_waiting,
+            prefill_chunk_tokens=settings.prefill_chunk_tokens,
+            prefill_target_s=settings.prefill_target_s,
+            threads=settings.threads,
+            kv_budget_bytes=settings.kv_budget_bytes,
+            prefix_cache=settings.prefix_cache,
+            open_store=disk.store if disk else lambda _: None,
+        ) as engine,
+    ):
         name = settings.served_model_name or found.name
         yield Service(
             name,
@@ -328,6 +339,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
             GrammarCompiler(vocabulary),
             vocabulary.longest_token_bytes,
             chat.told,
+            disk.stats if disk else None,
         )
 
 
@@ -341,6 +353,27 @@ def open_engine(
     """
     chosen = settings or Settings()
     return open_service(chosen if model is None else replace(chosen, model=model))
+
+
+@asynccontextmanager
+async def _open_disk_cache(source: Path, settings: Settings) -> AsyncIterator[DiskCache | None]:
+    """What ``cache_dir`` asks for. Raises: ConfigError if it cannot be used."""
+    if settings.cache_dir is None:
+        yield None
+        return
+    disk = await run_off_loop(
+        partial(
+            open_disk_cache,
+            numbers=f"{settings.dtype}, release numerics {settings.simulate_release_numerics}",
+            budget_bytes=settings.cache_disk_bytes,
+            keep_token_ids=settings.cache_token_ids,
+        ),
+        settings.cache_dir,
+        source,
+    )
+    writer = disk.writer
+    async with thread_beside(writer.run, writer.stop, name="ds4trio-cache", patience_s=2 * FLUSH_S):
+        yield disk
 
 
 def _load(source: Path, settings: Settings) -> CausalLM:

@@ -11,12 +11,14 @@ Knows nothing of engines, tokens or torch.
 from __future__ import annotations
 
 import queue
+import threading
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar, TypeVarTuple
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -100,3 +102,22 @@ async def run_off_loop(function: Callable[[*Ts], Result], *args: *Ts) -> Result:
         limiter = trio.CapacityLimiter(OFF_LOOP_THREADS)
         _off_loop_limiter.set(limiter)
     return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=limiter)
+
+
+@asynccontextmanager
+async def thread_beside(
+    function: Callable[[], None], stop: Callable[[], None], *, name: str, patience_s: float
+) -> AsyncIterator[None]:
+    """A thread that runs ``function`` while the block does; ``stop`` is called when it is left.
+
+    Waits for the thread's end then, shielded, but no longer than ``patience_s``: a disk that does
+    not answer must not keep a program from ending. ``function`` must not raise.
+    """
+    thread = threading.Thread(target=function, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(thread.join, patience_s, limiter=trio.CapacityLimiter(1))

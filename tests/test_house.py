@@ -23,7 +23,7 @@ BELOW: dict[str, set[str]] = {
     "logs": {"server"},  # for the record it prints
     "threads": {"errors"},
     "models": LEAVES,
-    "cache": LEAVES | {"models"},
+    "cache": LEAVES | {"models", "threads"},
     "text": LEAVES | {"models"},
     "store": LEAVES | {"models", "text"},
     "chat": VOCABULARY | {"text"},
@@ -32,14 +32,14 @@ BELOW: dict[str, set[str]] = {
     "protocols": VOCABULARY,
     "reply": VOCABULARY | {"engine", "chat", "text"},
     "service": VOCABULARY
-    | {"reply", "engine", "constraint", "chat", "text", "models", "store", "threads"},
+    | {"reply", "engine", "constraint", "chat", "text", "models", "store", "threads", "cache"},
     "inspect_model": LEAVES | {"chat", "text", "models", "store"},
-    "server": VOCABULARY | {"service", "reply", "protocols", "threads", "logs", "engine"},
+    "server": VOCABULARY | {"service", "reply", "protocols", "threads", "logs", "engine", "cache"},
     "testing": VOCABULARY
     | {"service", "engine", "constraint", "chat", "text", "models", "threads"},
     "asgi": VOCABULARY | {"service", "server", "logs"},
     "bench": LEAVES | {"service", "server"},
-    "cli": VOCABULARY | {"service", "server", "store", "logs", "bench", "inspect_model"},
+    "cli": VOCABULARY | {"service", "server", "store", "logs", "bench", "inspect_model", "cache"},
     "__main__": {"cli"},
 }
 

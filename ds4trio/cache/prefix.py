@@ -66,7 +66,7 @@ class PrefixCache:
             if self._tree.nbytes <= most_bytes:
                 break
 
-    def find(self, token_ids: Sequence[int], most: int, at: float) -> Match:
+    def find(self, token_ids: tuple[int, ...], most: int, at: float) -> Match:
         """The longest prefix that can be restored, of at most ``most`` tokens."""
         path, shared = self._tree.walk(token_ids[:most])
         length = self._tree.last_place(path, shared)
@@ -83,12 +83,12 @@ class PrefixCache:
         pieces = self._cut([node.segment for node in used], length)
         return Match(length, shared, pieces, "memory" if length else None)
 
-    def known(self, token_ids: Sequence[int]) -> int:
+    def known(self, token_ids: tuple[int, ...]) -> int:
         """How many of these tokens can be restored."""
         return self._tree.last_place(*self._tree.walk(token_ids))
 
     def insert(
-        self, token_ids: Sequence[int], state: SequenceState, total_tokens: int, at: float
+        self, token_ids: tuple[int, ...], state: SequenceState, total_tokens: int, at: float
     ) -> bool:
         """Keep what ``state`` has computed of ``token_ids``, as far as it is not known yet and
         worth more than what would have to go for it. Says whether all of it is kept now.
@@ -117,11 +117,11 @@ class PrefixCache:
             self._tree.add_tip(node, new, at)
         return True
 
-    def offer(self, token_ids: Sequence[int]) -> None:
-        """Offer what is kept of these tokens to what keeps it beyond memory."""
+    def offer(self, token_ids: tuple[int, ...], places: Sequence[int] = ()) -> None:
+        """Offer what is kept of these to what keeps it beyond memory: see `SegmentStore`."""
         path, _ = self._tree.walk(token_ids)
         if self._store is not None and path:
-            self._store.offer(path[-1].chain)
+            self._store.offer(path[-1].chain, places)
 
     def _new_bytes(self, known: int, length: int) -> int:
         """Of what a state of ``length`` adds to what is known of its tokens."""

@@ -74,9 +74,10 @@ class SegmentStore(Protocol):
         """
         ...
 
-    def offer(self, chain: Sequence[Segment]) -> None:
+    def offer(self, chain: Sequence[Segment], places: Sequence[int] = ()) -> None:
         """This was computed, and is worth keeping. Returns at once, whatever comes of it.
 
+        ``places``: lengths at which others are likely to go on otherwise (some may lie beyond it).
         Chains are offered again and again while they grow, and with borders between segments that
         differ from those of before: what is kept already need not be written again.
         """

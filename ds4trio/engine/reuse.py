@@ -109,7 +109,8 @@ class Reuse:
         if places is None or not places.have_begun or self._cache is None:
             return
         if _keep(self._cache, sequence):
-            self._cache.offer(sequence.token_ids[: sequence.state.length])
+            parting = (*sequence.job.request.stable_prefixes, len(sequence.prompt))
+            self._cache.offer(sequence.token_ids[: sequence.state.length], parting)
 
     def _restore(self, cache: PrefixCache, sequence: JobSequence, most: int) -> None:
         match = cache.find(sequence.prompt, most, time.monotonic())
@@ -128,7 +129,7 @@ class Reuse:
             tips = {*named, match.shared, most, *range(self._keep_every, most, self._keep_every)}
             places.tips = sorted(tip for tip in tips if match.length < tip <= most)
 
-    def _keep_of_neighbours(self, cache: PrefixCache, prompt: Sequence[int]) -> None:
+    def _keep_of_neighbours(self, cache: PrefixCache, prompt: tuple[int, ...]) -> None:
         """What others have computed by now, and this prompt begins with too."""
         for other, places in self._running.items():
             length = other.state.length

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from ds4trio.engine.stats import EngineStats
+from ds4trio.server.disk_metrics import DiskCollector
 from ds4trio.server.record import Outcome, Phase
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from ds4trio.cache.disk_stats import DiskStats
     from ds4trio.engine.messages import KvFigures
     from ds4trio.server.record import RequestRecord
 
@@ -76,11 +78,17 @@ class Metrics:
         ProcessCollector(registry=registry)
         self._engine = _EngineCollector()
         registry.register(self._engine)
+        self._disk = DiskCollector()
+        registry.register(self._disk)
         self._exposed = _WithoutCreated(registry)
 
     def watch_engine(self, stats: Callable[[], EngineStats | None]) -> None:
         """From where the engine's figures are read; None stands for no engine, and counts as 0."""
         self._engine.stats = stats
+
+    def watch_disk(self, stats: Callable[[], DiskStats | None]) -> None:
+        """As `watch_engine`, of the cache's folder."""
+        self._disk.stats = stats
 
     def observe(self, record: RequestRecord) -> None:
         """Count a request that has ended, once."""

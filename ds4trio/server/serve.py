@@ -86,6 +86,7 @@ def make_state(settings: Settings) -> ServerState:
         responses=Responses(folder=folder),
     )
     state.metrics.watch_engine(lambda: state.service.engine.stats if state.service else None)
+    state.metrics.watch_disk(lambda: state.service.disk_stats if state.service else None)
     return state
 
 
