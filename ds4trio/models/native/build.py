@@ -24,7 +24,7 @@ logger = logging.getLogger("ds4trio.models")
 _FOLDER = Path(__file__).parent
 _SOURCE = "decoder.cpp"
 #: With ``-march=native``, what is built runs only on processors with the same features.
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
+_FLAGS = ("-std=c++17", "-O2", "-funroll-loops", "-march=native", "-fopenmp", "-fPIC", "-shared")
 _COMPILERS = ("c++", "g++", "clang++")
 
 

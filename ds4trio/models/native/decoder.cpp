@@ -73,14 +73,20 @@ struct Activations {
   float *scales, *sums;
 
   Activations(int tokens, int width, Room& room) {
-    codes = room.take<int8_t>(size_t(tokens) * width);
-    scales = room.take<float>(size_t(tokens) * width / kBlock);
-    sums = room.take<float>(size_t(tokens) * width / kBlock);
+    const size_t padded = size_t(tokens + kTokensMax - 1) / kTokensMax * kTokensMax;
+    codes = room.take<int8_t>(padded * width);
+    scales = room.take<float>(padded * width / kBlock);
+    sums = room.take<float>(padded * width / kBlock);
   }
 
-  Activation at(int token, int width) const {
-    const size_t block = size_t(token) * (width / kBlock);
-    return {codes + size_t(token) * width, scales + block, sums + block};
+  // The group that a token is in.
+  Activation of(int token, int width) const {
+    const size_t block = size_t(token / kTokensMax) * kTokensMax * (width / kBlock);
+    return {codes + kBlock * block, scales + block, sums + block};
+  }
+
+  void put(const float* x, int token, int width, int block) const {
+    quantise_block(x, of(token, width), token % kTokensMax, block);
   }
 };
 
@@ -167,8 +173,7 @@ class Step {
     for (int i = 0; i < d_.hidden; i += 8)
       _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), scale),
                                               _mm256_loadu_ps(weight + i)));
-    const Activation y = in_.at(to, d_.hidden);
-    for (int b = 0; b < d_.hidden / kBlock; ++b) quantise_block(out + kBlock * b, y, b);
+    for (int b = 0; b < d_.hidden / kBlock; ++b) in_.put(out + kBlock * b, to, d_.hidden, b);
   }
 
   // One head's queries, keys or values of all tokens.
@@ -177,8 +182,7 @@ class Step {
     alignas(32) float out[kTokensMax][8 * kVectorsMax];
     for (int t = 0; t < tokens_; t += kTokensMax) {
       const int count = std::min(kTokensMax, tokens_ - t);
-      Activation x[kTokensMax];
-      for (int i = 0; i < count; ++i) x[i] = in_.at(t + i, d_.hidden);
+      const Activation x = in_.of(t, d_.hidden);
       for (int first = 0; first < size; first += kRows) {
         __m256 y[kTokensMax];
         multiply(layer.qkv, (head * size + first) / kRows, x, count, y);
@@ -241,10 +245,10 @@ class Step {
     attend(size, queries, rows, visible, heads_of(*tile.span, index, key_head),
            heads_of(*tile.span, index, d_.kv_heads + key_head), scratch);
     for (int r = 0; r < rows; ++r) {
-      const Activation y = in_.at(tile.token + r / tile.heads, seen_);
+      const int token = tile.token + r / tile.heads;
       const int first = (tile.head + r % tile.heads) * size / kBlock;
       for (int b = 0; b < size / kBlock; ++b)
-        quantise_block(scratch.out[r] + kBlock * b, y, first + b);
+        in_.put(scratch.out[r] + kBlock * b, token, seen_, first + b);
     }
   }
 
@@ -257,10 +261,8 @@ class Step {
       for (int g = item * part; g < std::min(groups, (item + 1) * part); ++g)
         for (int t = 0; t < tokens; t += kTokensMax) {
           const int count = std::min(kTokensMax, tokens - t);
-          Activation x[kTokensMax];
-          for (int i = 0; i < count; ++i) x[i] = from.at(t + i, width);
           __m256 y[kTokensMax];
-          multiply(w, g, x, count, y);
+          multiply(w, g, from.of(t, width), count, y);
           for (int i = 0; i < count; ++i) take(t + i, kRows * g, y[i]);
         }
     });
@@ -279,8 +281,7 @@ class Step {
     alignas(32) float out[kTokensMax][kBlock];
     for (int t = 0; t < tokens_; t += kTokensMax) {
       const int count = std::min(kTokensMax, tokens_ - t);
-      Activation x[kTokensMax];
-      for (int i = 0; i < count; ++i) x[i] = in_.at(t + i, d_.hidden);
+      const Activation x = in_.of(t, d_.hidden);
       for (int first = 0; first < kBlock; first += kRows) {
         const int group = (kBlock * block + first) / kRows;
         __m256 gates[kTokensMax], ups[kTokensMax];
@@ -289,7 +290,7 @@ class Step {
         for (int i = 0; i < count; ++i)
           _mm256_store_ps(out[i] + first, _mm256_mul_ps(silu(gates[i]), ups[i]));
       }
-      for (int i = 0; i < count; ++i) quantise_block(out[i], mid_.at(t + i, d_.inner), block);
+      for (int i = 0; i < count; ++i) mid_.put(out[i], t + i, d_.inner, block);
     }
   }
 

@@ -41,7 +41,8 @@ struct Matrix {
   int32_t rows, cols, bits;
 };
 
-// One token's activations. Shapes: codes (cols), scale and sum (cols / 32).
+// The activations of kTokensMax tokens, block by block, so that a product reads them in order.
+// Shapes: codes (cols / 32, tokens, 32), scale and sum (cols / 32, tokens).
 struct Activation {
   int8_t* codes;
   float* scale;
@@ -74,8 +75,8 @@ inline float max_of(__m256 v) {
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-// Quantise the block of 32 activations that begins at `x`.
-inline void quantise_block(const float* x, const Activation& to, int block) {
+// Quantise the block of 32 activations of a token, `lane` of its group, that begins at `x`.
+inline void quantise_block(const float* x, const Activation& to, int lane, int block) {
   __m256 v[4], most = _mm256_setzero_ps();
   const __m256 sign = _mm256_set1_ps(-0.0f);
   for (int i = 0; i < 4; ++i) {
@@ -91,9 +92,10 @@ inline void quantise_block(const float* x, const Activation& to, int block) {
   }
   __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
   packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.codes + kBlock * block), packed);
-  to.scale[block] = largest / 127.0f;
-  to.sum[block] = to.scale[block] * sum_of(_mm256_cvtepi32_ps(total));
+  const int at = kTokensMax * block + lane;
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.codes + kBlock * at), packed);
+  to.scale[at] = largest / 127.0f;
+  to.sum[at] = to.scale[at] * sum_of(_mm256_cvtepi32_ps(total));
 }
 
 // Products of pairs of an unsigned and a signed byte, added in fours to `sum`.
@@ -108,9 +110,9 @@ inline __m256i add_products(__m256i sum, __m256i u, __m256i s) {
 #endif
 }
 
-// One block of eight rows times `N` tokens, as whole numbers.
+// One block of eight rows times `N` tokens, as whole numbers. Shapes: x (N, 32).
 template <int N>
-inline void dot(const Block4& block, const Activation* x, int b, __m256i* sum) {
+inline void dot(const Block4& block, const int8_t* x, __m256i* sum) {
   const __m256i nibble = _mm256_set1_epi8(15);
   __m256i partial[N];
   for (int t = 0; t < N; ++t) partial[t] = _mm256_setzero_si256();
@@ -119,7 +121,7 @@ inline void dot(const Block4& block, const Activation* x, int b, __m256i* sum) {
     const __m256i low = _mm256_and_si256(both, nibble);
     const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
     for (int t = 0; t < N; ++t) {
-      const int8_t* codes = x[t].codes + kBlock * b + 4 * step;
+      const int8_t* codes = x + kBlock * t + 4 * step;
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
       partial[t] = add_products(partial[t], low, four(codes));
       partial[t] = add_products(partial[t], high, four(codes + 16));
@@ -140,13 +142,13 @@ inline void dot(const Block4& block, const Activation* x, int b, __m256i* sum) {
 }
 
 template <int N>
-inline void dot(const Block8& block, const Activation* x, int b, __m256i* sum) {
+inline void dot(const Block8& block, const int8_t* x, __m256i* sum) {
   for (int t = 0; t < N; ++t) sum[t] = _mm256_setzero_si256();
   for (int step = 0; step < 8; ++step) {
     const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block.codes[step]));
     const __m256i size = _mm256_abs_epi8(codes);
     for (int t = 0; t < N; ++t) {
-      const __m256i signs = _mm256_sign_epi8(four(x[t].codes + kBlock * b + 4 * step), codes);
+      const __m256i signs = _mm256_sign_epi8(four(x + kBlock * t + 4 * step), codes);
       sum[t] = add_products(sum[t], size, signs);
     }
   }
@@ -157,24 +159,25 @@ inline __m256 offsets(const Block8&) { return _mm256_setzero_ps(); }
 
 // Eight rows times `N` tokens. Shapes: row (cols / 32 blocks), out (N).
 template <typename Block, int N>
-inline void tile(const Block* row, int blocks, const Activation* x, __m256* out) {
+inline void tile(const Block* row, int blocks, const Activation& x, __m256* out) {
   for (int t = 0; t < N; ++t) out[t] = _mm256_setzero_ps();
   for (int b = 0; b < blocks; ++b) {
     __m256i sum[N];
-    dot<N>(row[b], x, b, sum);
+    const int first = kTokensMax * b;
+    dot<N>(row[b], x.codes + kBlock * first, sum);
     const __m256 d = halves(row[b].d);
     const __m256 m = offsets(row[b]);
     for (int t = 0; t < N; ++t) {
-      const __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(x[t].scale[b]));
+      const __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(x.scale[first + t]));
       out[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), scale, out[t]);
       if (sizeof(Block) == sizeof(Block4))
-        out[t] = _mm256_fmadd_ps(m, _mm256_set1_ps(x[t].sum[b]), out[t]);
+        out[t] = _mm256_fmadd_ps(m, _mm256_set1_ps(x.sum[first + t]), out[t]);
     }
   }
 }
 
 template <typename Block>
-inline void tiles(const Block* row, int blocks, const Activation* x, int tokens, __m256* out) {
+inline void tiles(const Block* row, int blocks, const Activation& x, int tokens, __m256* out) {
   switch (tokens) {
     case 1: return tile<Block, 1>(row, blocks, x, out);
     case 2: return tile<Block, 2>(row, blocks, x, out);
@@ -183,8 +186,8 @@ inline void tiles(const Block* row, int blocks, const Activation* x, int tokens,
   }
 }
 
-// Rows 8 * group to 8 * group + 7 of a matrix, for at most kTokensMax tokens.
-inline void multiply(const Matrix& w, int group, const Activation* x, int tokens, __m256* out) {
+// Rows 8 * group to 8 * group + 7 of a matrix, for the first `tokens` of a group.
+inline void multiply(const Matrix& w, int group, const Activation& x, int tokens, __m256* out) {
   const int blocks = w.cols / kBlock;
   const size_t first = size_t(group) * blocks;
   if (w.bits == 4)
