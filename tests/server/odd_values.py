@@ -237,6 +237,6 @@ def _with(body: Any, path: Path, value: object) -> Any:  # noqa: ANN401 - JSON
     if not path:
         return value
     first, *rest = path
-    copy = dict(body) if isinstance(body, dict) else list(body)
+    copy: Any = dict(body) if isinstance(body, dict) else list(body)
     copy[first] = _with(body[first], tuple(rest), value)
     return copy
