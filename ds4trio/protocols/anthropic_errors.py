@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ds4trio.errors import ContextOverflowError, OverloadedError
+from ds4trio.errors import ContextOverflowError, OverloadedError, RequestError
+from ds4trio.protocols.fields import UNSUPPORTED
 from ds4trio.protocols.wire import WireEvent
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from ds4trio.errors import Ds4TrioError
 
 OVERLOADED = 529
+
+#: Codes that the official clients know, by the field that is not supported. Without threads, they
+#: ask again with all messages, and go on like that.
+_CODES: Mapping[str, str] = {"thread": "thread_unsupported_request"}
 
 # What is not here is the asker's fault, if it is a 4xx, and ours otherwise.
 _KINDS: Mapping[int, str] = {
@@ -49,8 +54,16 @@ def error_body(error: Ds4TrioError) -> bytes:
         message = f"prompt is too long: {error.prompt_tokens} tokens > {most} maximum"
         if error.at_least:
             message += " (at least so many: they were not counted to the end)"
-    body = {"type": "error", "error": {"type": kind, "message": message}}
-    return msgspec.json.encode(body)
+    told: dict[str, object] = {"type": kind, "message": message}
+    if known := _known_code(error):
+        told["details"] = {"error_code": known}
+    return msgspec.json.encode({"type": "error", "error": told})
+
+
+def _known_code(error: Ds4TrioError) -> str | None:
+    if isinstance(error, RequestError) and error.code == UNSUPPORTED:
+        return _CODES.get(error.param or "")
+    return None
 
 
 def failure(error: Ds4TrioError) -> list[WireEvent]:

@@ -75,7 +75,7 @@ def anthropic_client(transport: httpx2.BaseTransport) -> anthropic.Anthropic:
 
 def assert_exactly(model: BaseModel, sent: object, *, beside: frozenset[str] = frozenset()) -> None:
     """Every field that was sent is one that the official type knows, or one of ``beside``."""
-    assert model.model_dump(mode="json", exclude_unset=True) == sent
+    assert model.model_dump(mode="json", by_alias=True, exclude_unset=True) == sent
     assert set(unknown(model)) <= beside
 
 
