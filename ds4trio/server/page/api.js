@@ -43,16 +43,6 @@ async function refusal(answer) {
   return new ApiError(message, answer.status, answer.headers.get("retry-after"));
 }
 
-/** Whether requests are taken now. */
-export async function isReady() {
-  try {
-    await ask("ready");
-    return true;
-  } catch {
-    return false;
-  }
-}
-
 /** The served model: its name and the size of its context. */
 export async function servedModel() {
   const answer = await ask("v1/models", { headers: headers(apiKey.get()) });

@@ -1,7 +1,7 @@
 // The page: one conversation is shown, any number may be being answered.
 
 import { Answering } from "./answering.js";
-import { isReady, servedModel } from "./api.js";
+import { servedModel } from "./api.js";
 import { announce, byId, el } from "./dom.js";
 import { EngineView, released } from "./engine.js";
 import { Messages } from "./messages.js";
@@ -176,10 +176,10 @@ function exportShown(kind) {
   byId("export").hidePopover();
 }
 
-function settingsChanged(changed) {
+function settingsChanged(changed, isNewKey) {
   store.save(changed);
   engine.look();
-  if (model === null) connect();
+  if (model === null && isNewKey) connect();
 }
 
 // --- the server ---
@@ -196,7 +196,7 @@ async function connect() {
       settings.open(conversation, { needsKey: true });
     } else {
       label.textContent = error.status ? "loading…" : "not reachable";
-      setTimeout(async () => ((await isReady()) || model === null) && connect(), RETRY_MS);
+      setTimeout(connect, RETRY_MS);
     }
   }
   showControls();

@@ -13,7 +13,7 @@ export class SettingsDialog {
   #changed;
   #conversation = null;
 
-  /** `changed(conversation)` is called when the dialog is closed, however it is. */
+  /** `changed(conversation, isNewKey)` is called when the dialog is closed, however it is. */
   constructor(changed) {
     this.#changed = changed;
     this.#dialog.querySelector("form").addEventListener("submit", (event) => {
@@ -48,8 +48,10 @@ export class SettingsDialog {
         this.#conversation.sampling[name] = fields[name].valueAsNumber;
       }
     }
-    apiKey.set(fields.key.value.trim());
+    const key = fields.key.value.trim();
+    const isNewKey = key !== apiKey.get();
+    apiKey.set(key);
     metricsKey.set(fields.metrics_key.value.trim());
-    this.#changed(this.#conversation);
+    this.#changed(this.#conversation, isNewKey);
   }
 }
