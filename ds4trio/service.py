@@ -16,6 +16,7 @@ from ds4trio.chat.format import KnowsStructure
 from ds4trio.chat.load import load_chat_format
 from ds4trio.chat.output import AnswerParser
 from ds4trio.config import Settings
+from ds4trio.constraint.blame import blamed
 from ds4trio.constraint.grammar import GrammarCompiler
 from ds4trio.constraint.vocabulary import Vocabulary
 from ds4trio.engine import engine as core
@@ -25,8 +26,6 @@ from ds4trio.reply import ChoicePlan, Reply
 from ds4trio.request import (
     Conversation,
     GenerationRequest,
-    JsonSchema,
-    LarkGrammar,
     Message,
     PromptBatch,
     SamplingParams,
@@ -34,6 +33,7 @@ from ds4trio.request import (
     TokenPrompt,
 )
 from ds4trio.store.resolve import resolve_model
+from ds4trio.text.halves import check_text
 from ds4trio.text.load import load_tokenizer
 from ds4trio.threads import run_off_loop, thread_beside
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ds4trio.chat.format import ChatFormat, OutputParser, Prompt
     from ds4trio.engine.engine import Engine
     from ds4trio.models.base import CausalLM
-    from ds4trio.request import OutputFormat, ToolSpec
+    from ds4trio.request import OutputFormat
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
 
 
@@ -83,7 +83,11 @@ class Service:
         """
         batch = request.prompt
         prompts = batch.prompts if isinstance(batch, PromptBatch) else (batch,)
-        self.engine.check_capacity(len(prompts) * request.n)
+        try:
+            self.engine.check_capacity(len(prompts) * request.n)
+        except RequestError as error:  # too many at once
+            param = "n" if request.n > 1 else "prompt"
+            raise RequestError(f"{param}: {error.message}", param=param) from None
         prepared = [await self._prepare(replace(request, prompt=prompt)) for prompt in prompts]
         jobs = [self._numbered(one.job, answer) for one in prepared for answer in range(request.n)]
         plans = [
@@ -210,8 +214,8 @@ class Service:
 
         def render() -> Prompt:
             for message in messages:
-                _check_text(message.content, "messages")
-                _check_text(message.reasoning or "", "messages")
+                check_text(message.content, "messages")
+                check_text(message.reasoning or "", "messages")
             return chat.render(request)
 
         return await run_off_loop(render)
@@ -224,7 +228,7 @@ class Service:
         return [*self.tokenizer.bos_ids, *token_ids]
 
     def _encode(self, text: str) -> list[int]:
-        _check_text(text, "prompt")
+        check_text(text, "prompt")
         return self.tokenizer.encode(text)
 
     def _refuse_hopeless(self, characters: int) -> None:
@@ -247,18 +251,7 @@ class Service:
         try:
             return replace(job, constraint=await run_off_loop(self.grammars.compile, form))
         except RequestError as error:
-            raise await run_off_loop(self._blamed, error, request) from None
-
-    def _blamed(self, error: RequestError, request: GenerationRequest) -> RequestError:
-        """A form may be made of several that the request asks for: of which it is the fault."""
-        parts = [_form_of_calls(tool) for tool in request.tools]
-        for part in (*parts, request.output_format):
-            try:
-                if part is not None:
-                    self.grammars.compile(part)
-            except RequestError as own:
-                return own
-        return error
+            raise await run_off_loop(blamed, self.grammars, request, error) from None
 
     def _job(self, request: GenerationRequest, token_ids: Sequence[int]) -> EngineRequest:
         if request.max_tokens == 0 and not request.echo:
@@ -392,24 +385,6 @@ def _load(source: Path, settings: Settings) -> CausalLM:
             simulate_release_numerics=settings.simulate_release_numerics,
         ),
     )
-
-
-def _form_of_calls(tool: ToolSpec) -> OutputFormat | None:
-    """What a call of the tool must look like, by itself."""
-    if tool.grammar is None:
-        return JsonSchema({"type": "object", **tool.parameters}, param=tool.param)
-    return LarkGrammar(tool.grammar, tool.param) if tool.grammar else None
-
-
-def _check_text(text: str, param: str) -> None:
-    """No JSON can bring half a surrogate pair, but a program can, and no tokenizer takes it.
-
-    Raises: RequestError.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise RequestError(f"{param}: half a surrogate pair is no text", param=param) from None
 
 
 def _message(fields: dict[str, str]) -> Message:

@@ -13,7 +13,13 @@ from tiny_llama import write_tiny_llama
 
 import ds4trio
 from ds4trio.errors import ContextOverflowError
-from ds4trio.request import Conversation, GenerationRequest, Regex, TextPrompt, ToolSpec
+from ds4trio.request import (
+    Conversation,
+    GenerationRequest,
+    Regex,
+    TextPrompt,
+    ToolSpec,
+)
 from ds4trio.testing import (
     ALPHABET,
     END_ID,
@@ -346,22 +352,6 @@ async def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ds4trio.LoadError, match="no config"):
         async with ds4trio.open_engine(str(tmp_path)):
             raise AssertionError("entered")
-
-
-@pytest.mark.parametrize("half", ["\ud800", "a\udfffb"])
-async def test_half_a_character_is_refused(half: str) -> None:
-    """No JSON can bring it, but a program can."""
-    thought = ds4trio.Message("assistant", "Hi", reasoning=half)
-    async with open_scripted_engine(ScriptedModel()) as engine:
-        for ask, param in (
-            (engine.complete(half), "prompt"),
-            (engine.chat([{"role": "user", "content": half}]), "messages"),
-            (engine.chat([thought]), "messages"),
-        ):
-            with pytest.raises(ds4trio.RequestError, match="surrogate") as caught:
-                async with ask:
-                    raise AssertionError("entered")
-            assert caught.value.param == param
 
 
 async def test_a_text_that_cannot_fit_is_not_even_encoded() -> None:
