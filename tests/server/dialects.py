@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from serving import Server
 
 COMMENT = ":"
+#: What a tool takes.
+PARAMETERS = {"type": "object", "properties": {"x": {"type": "string"}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class Dialect:
 
     def ask(self, said: str) -> dict[str, Any]:
         """The fields that hold what the user says."""
+        raise NotImplementedError
+
+    def tool(self, name: str) -> dict[str, Any]:
+        """The offer of a function of one string, ``x``."""
         raise NotImplementedError
 
     def fields(self, said: str, *, stream: bool, **extra: Any) -> dict[str, Any]:
@@ -145,6 +151,10 @@ class Chat(OpenAIDialect):
     def ask(self, said: str) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": said}]}
 
+    def tool(self, name: str) -> dict[str, Any]:
+        function = {"name": name, "description": name, "parameters": PARAMETERS}
+        return {"type": "function", "function": function}
+
     def piece(self, choice: Any) -> str:  # noqa: ANN401 - JSON
         return (choice.get("message") or choice["delta"]).get("content") or ""
 
@@ -169,6 +179,9 @@ class Responses(Dialect):
 
     def ask(self, said: str) -> dict[str, Any]:
         return {"input": said, "store": False}
+
+    def tool(self, name: str) -> dict[str, Any]:
+        return {"type": "function", "name": name, "description": name, "parameters": PARAMETERS}
 
     def events(self, body: bytes) -> list[dict[str, Any]]:
         events = [event for event in stream_events(body) if not event.is_comment]
@@ -216,6 +229,9 @@ class Messages(Dialect):
 
     def ask(self, said: str) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": said}], "max_tokens": 4000}
+
+    def tool(self, name: str) -> dict[str, Any]:
+        return {"name": name, "description": name, "input_schema": PARAMETERS}
 
     def fields(self, said: str, *, stream: bool, **extra: Any) -> dict[str, Any]:
         if "stop" in extra:

@@ -47,21 +47,22 @@ LONG = 2000
 SHORT = 3
 #: What the neighbour, the next in the queue and a victim that is answered after all want: the first
 #: goes on until the others are done.
-STAYS, NEXT, ALL = 16, 4, 12
+STAYS, NEXT, ALL = 80, 4, 12
 TIMEOUT_S = 5.0
 
 _ids = count()
 
 
 def padded(begin: str) -> str:
-    """What a user says so that the prompt is exactly ``CHUNKS`` chunks."""
+    """What a user says so that the prompt is exactly ``CHUNKS`` chunks. The script repeats it."""
     return begin + "x" * (CHUNKS * CHUNK - prompt_tokens(begin))
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """``forward`` of the victim is the one in which the worker is held; in a phase that has none
-    of its own, the neighbour's second. ``told`` is what metrics and log line must say."""
+    of its own, the neighbour's second. ``told`` is what metrics and log line must say. ``signs``:
+    one of them is in a stream that has come so far; ``offers`` a tool or not."""
 
     name: str
     told: str
@@ -69,6 +70,8 @@ class Phase:
     max_tokens: int = LONG
     said: str = padded("")
     extra: dict[str, object] = field(default_factory=dict)
+    signs: tuple[bytes, ...] = ()
+    offers: bool = False
 
     @property
     def is_computed(self) -> bool:
@@ -324,7 +327,8 @@ async def post_victim(
 ) -> Client:
     """Ask for what the phase needs; in the phase of the body, for half of it."""
     client = await server.connect()
-    fields = dialect.fields(phase.said, stream=stream, max_tokens=max_tokens, **phase.extra)
+    extra = {**phase.extra, "tools": [dialect.tool("f")]} if phase.offers else phase.extra
+    fields = dialect.fields(phase.said, stream=stream, max_tokens=max_tokens, **extra)
     if phase.name == "body":
         body = json.dumps(fields).encode()
         head = {"content-type": "application/json", **head}
@@ -425,6 +429,9 @@ class Cell:
         # What the forwards before have said is delivered (and, in a stream, written).
         await trio.testing.wait_all_tasks_blocked()
         assert self.exchange.record.outcome is None
+        if self.stream and phase.signs:
+            await self.client.head()
+            await self.client.read_until(lambda body: any(sign in body for sign in phase.signs))
         with hurried(self):
             await self.way.leave(self)
             if self.outcome == "completed":

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from serving import said, serving, until
+from dialects import DIALECTS, Dialect, whole_or_stream
+from matrix import CHUNK, CHUNKS, WAYS, Cell, Phase, Way, padded, request_lines
+from serving import serving
 
 from ds4trio.chat.template import TemplateChatFormat
 from ds4trio.testing import END_ID, ByteTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from serving import Server
+    from trio.testing import MockClock
 
 #: Plain lines, as the scripted engine's own; it tells of the markup of thoughts and calls.
 TEMPLATE = (
@@ -24,109 +22,46 @@ TEMPLATE = (
     "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}"
     "{% if tools %}{% endif %}assistant: {% if thinking %}{% endif %}{# </think> #}"
 )
-PARAMETERS = {"type": "object", "properties": {"x": {"type": "string"}}}
-FUNCTION = {"name": "f", "description": "f", "parameters": PARAMETERS}
-
-
-@dataclass(frozen=True, slots=True)
-class Markup:
-    """An answer that never leaves its markup, and by what a client sees that it is there."""
-
-    name: str
-    beginning: bytes
-    then: bytes
-    signs: tuple[bytes, ...]
-
-
-MARKUPS = [
-    Markup(
+#: Tokens within the markup before the client leaves.
+DEEP = 5
+THINKING, CALLING = "<think>", '<tool_call>{"name": "f", "arguments": {"x": "'
+PHASES = [
+    Phase(
         "thinking",
-        b"<think>",
-        b"deep ",
-        (b"reasoning_content", b"thinking_delta", b"response.reasoning_text.delta"),
+        "decode",
+        CHUNKS + len(THINKING) + DEEP,
+        said=padded(THINKING),
+        signs=(b"reasoning_content", b"thinking_delta", b"response.reasoning_text.delta"),
     ),
-    Markup(
-        "arguments",
-        b'<tool_call>{"name": "f", "arguments": {"x": "',
-        b"deep ",
-        (b'"arguments":"{', b"input_json_delta", b"function_call_arguments.delta"),
+    Phase(
+        "tool arguments",
+        "decode",
+        CHUNKS + len(CALLING) + DEEP,
+        said=padded(CALLING),
+        signs=(b'"arguments":"{', b"input_json_delta", b"function_call_arguments.delta"),
+        offers=True,
     ),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How one protocol offers a tool."""
-
-    path: str
-    ask: dict[str, Any]
-    tool: dict[str, Any]
-
-
-ASKINGS = [
-    Asking(
-        "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "Hi"}]},
-        {"type": "function", "function": FUNCTION},
-    ),
-    Asking(
-        "/v1/messages",
-        {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2000},
-        {"name": "f", "description": "f", "input_schema": PARAMETERS},
-    ),
-    Asking("/v1/responses", {"input": "Hi"}, {"type": "function", **FUNCTION}),
-]
-
-
-@asynccontextmanager
-async def thinking_or_calling(markup: Markup) -> AsyncIterator[Server]:
-    def script(token_ids: Sequence[int]) -> int:
-        _, answered = said(token_ids)
-        if len(answered) < len(markup.beginning):
-            return markup.beginning[len(answered)]
-        return markup.then[(len(answered) - len(markup.beginning)) % len(markup.then)]
-
-    chat = TemplateChatFormat(TEMPLATE, ByteTokenizer(), variables={}, stop_ids={END_ID})
-    async with serving(script, gated=True, max_running=1, chat_format=chat) as server:
-        yield server
-
-
-@pytest.mark.parametrize("way", ["fin", "rst"])
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("markup", MARKUPS, ids=lambda markup: markup.name)
-@pytest.mark.parametrize("asking", ASKINGS, ids=lambda asking: asking.path[4:])
+@whole_or_stream
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if way.outcome != "completed"], ids=lambda way: way.name
+)
+@pytest.mark.parametrize(
+    "dialect", [d for d in DIALECTS if d.name != "completions"], ids=lambda d: d.name
+)
 async def test_leaving_within_markup(
-    asking: Asking, markup: Markup, stream: bool, way: str
+    mock_clock: MockClock, dialect: Dialect, stream: bool, way: Way
 ) -> None:
-    async with thinking_or_calling(markup) as server:
-        fields = {**asking.ask, "stream": stream, "tools": [asking.tool]}
-        leaver = await server.connect()
-        await leaver.post(asking.path, fields)
-        # One forward for the prompt, one for each token: held in the middle of the markup.
-        within = 1 + len(markup.beginning) + 2 * len(markup.then)
-        await server.gate.reached(1)
-        server.gate.release(within - 1)
-        await server.gate.reached(within)
-        if stream:
-            assert (await leaver.head()).status_code == 200
-            await leaver.read_until(lambda body: any(sign in body for sign in markup.signs))
-        follower = await server.connect()
-        await follower.post("/v1/completions", {"prompt": "user: B\nassistant: ", "max_tokens": 1})
-        await until(lambda: server.engine.engine.stats.waiting == 1)
-        await (leaver.fin() if way == "fin" else leaver.rst())
-        await until(lambda: _flagged(server))
-        server.gate.open()
-        assert (await follower.response())[0] == 200
-        await server.idle()
-        rows = server.rows(0)
-        assert rows[-1][0] == within, "a forward began for a client that had left"
-        assert server.rows(1)[0][0] == within + 1, "the next one waited"
-        assert not server.model.live_states
-        assert server.engine.engine.stats.wasted_generated_tokens <= 1
-        figures = await server.metrics()
-        assert figures['ds4trio_disconnects_total{phase="decode"}'] == 1
-
-
-def _flagged(server: Server) -> bool:
-    """Whether the server knows that somebody has left."""
-    return any(exchange.record.outcome is not None for exchange in server.state.live.values())
+    chat_format = TemplateChatFormat(TEMPLATE, ByteTokenizer(), variables={}, stop_ids={END_ID})
+    settings = {"max_running": 2, "prefill_chunk_tokens": CHUNK, **way.settings}
+    with request_lines() as lines:
+        async with serving(chat_format=chat_format, **settings) as server:
+            for phase in PHASES:
+                cell = Cell(server, mock_clock, dialect, way, phase, stream=stream)
+                try:
+                    await cell.run(lines)
+                except BaseException as error:
+                    error.add_note(f"in the phase: {phase.name}")
+                    raise
