@@ -59,19 +59,21 @@ class DiskStore:
         self._listing = Listing(folder.path)
         self._pending: dict[str, list[SegmentName]] = {}
 
-    def find(self, token_ids: Sequence[int], at_least: int) -> list[Segment]:
+    def find(self, token_ids: Sequence[int], at_least: int, held: int = 0) -> list[Segment]:
         """See `SegmentStore`. Reads whole files; for a model with tips the last one has one."""
         names = self._path(token_ids)
         chain: list[Segment] = []
         if names and names[-1].stop >= at_least:
             for name in names:
+                if name.stop <= held:
+                    continue
                 segment = self._read(name, tuple(token_ids[name.start : name.stop]))
                 if segment is None:
                     break
                 chain.append(segment)
         while chain and self._kind.tips and not chain[-1].has_tip:
             chain.pop()  # it was to end in another one, which cannot be read
-        self._folder.touch(names[: len(chain)])
+        self._folder.touch(name for name in names if chain and name.stop <= chain[-1].stop)
         if not chain or chain[-1].stop < at_least:
             self._stats.misses += 1
             return []

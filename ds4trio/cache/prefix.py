@@ -71,8 +71,8 @@ class PrefixCache:
         path, shared = self._tree.walk(token_ids[:most])
         length = self._tree.last_place(path, shared)
         if self._store is not None and length < most:
-            chain = self._store.find(token_ids, length + 1)
-            stored = self._usable(chain, most)
+            chain = self._store.find(token_ids, length + 1, shared)
+            stored = self._usable(path, chain, most)
             if stored.length > length:
                 return stored
         used = [node for node in path if node.segment.start < length]
@@ -123,19 +123,32 @@ class PrefixCache:
         if self._store is not None and path:
             self._store.offer(path[-1].chain, places)
 
+    def drop(self, token_ids: tuple[int, ...]) -> None:
+        """Going on from what is kept of these has failed: forget all that begins as they do."""
+        path, _ = self._tree.walk(token_ids)
+        doomed = path[:1]
+        for node in doomed:
+            doomed += node.children.values()
+        for node in reversed(doomed):
+            self._tree.remove(node)
+        if self._store is not None:
+            self._store.drop(token_ids)
+
     def _new_bytes(self, known: int, length: int) -> int:
         """Of what a state of ``length`` adds to what is known of its tokens."""
         rows = self._layout.nbytes(length) - self._layout.nbytes(known)
         return rows + self._layout.tip_bytes
 
-    def _usable(self, chain: Sequence[Segment], most: int) -> Match:
-        """What of a stored chain a prompt can go on from."""
+    def _usable(self, path: Sequence[Node], chain: Sequence[Segment], most: int) -> Match:
+        """What of a stored chain, which may start somewhere along a path, can be gone on from."""
         length = min(chain[-1].stop, most) if chain else 0
         if self._tree.has_tips:
             stops = [segment.stop for segment in chain if segment.has_tip]
             length = max((stop for stop in stops if stop <= most), default=0)
+        start = chain[0].start if chain else 0
+        held = [node.segment for node in path if node.segment.start < start]
         used = [segment for segment in chain if segment.start < length]
-        return Match(length, length, self._cut(used, length), "disk")
+        return Match(length, length, self._cut(held, start) + self._cut(used, length), "disk")
 
     def _cut(self, segments: Sequence[Segment], length: int) -> list[Mapping[str, torch.Tensor]]:
         pieces = [segment.tensors for segment in segments]

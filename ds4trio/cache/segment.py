@@ -65,10 +65,12 @@ class Segment:
 class SegmentStore(Protocol):
     """Where chains outlive memory: slower, larger (files, say). Runs on: worker."""
 
-    def find(self, token_ids: Sequence[int], at_least: int) -> Sequence[Segment]:
+    def find(self, token_ids: Sequence[int], at_least: int, held: int = 0) -> Sequence[Segment]:
         """The longest chain, of whole segments, that ``token_ids`` begin with, if it is
         ``at_least`` so many tokens long; else none. Of a model with tips, one that ends in a tip.
 
+        The asker has the rows of the first ``held`` tokens: segments of these alone are left out,
+        so what is returned may start anywhere up to there.
         Blocks the worker, and with it everybody, for as long as it takes; tensors may still be
         mapped files. Whatever is wrong with what is kept, it is not found; nothing is raised.
         """
@@ -80,5 +82,11 @@ class SegmentStore(Protocol):
         ``places``: lengths at which others are likely to go on otherwise (some may lie beyond it).
         Chains are offered again and again while they grow, and with borders between segments that
         differ from those of before: what is kept already need not be written again.
+        """
+        ...
+
+    def drop(self, token_ids: Sequence[int]) -> None:
+        """Going on from what is kept of the beginning of these tokens has failed: it must not be
+        found again.
         """
         ...

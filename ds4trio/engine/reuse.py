@@ -112,6 +112,13 @@ class Reuse:
             parting = (*sequence.job.request.stable_prefixes, len(sequence.prompt))
             self._cache.offer(sequence.token_ids[: sequence.state.length], parting)
 
+    def discard(self, sequence: JobSequence) -> None:
+        """It has failed: what it has computed is not kept, and what was kept of its tokens, which
+        it may have gone on from, is forgotten, so that the next try does not fail alike.
+        """
+        if self._running.pop(sequence, None) is not None and self._cache is not None:
+            self._cache.drop(sequence.token_ids)
+
     def _restore(self, cache: PrefixCache, sequence: JobSequence, most: int) -> None:
         match = cache.find(sequence.prompt, most, time.monotonic())
         if match.source is not None:

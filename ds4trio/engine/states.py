@@ -66,6 +66,10 @@ class States:
         """A forward of it is done, and it goes on."""
         self._reuse.computed(sequence)
 
+    def discard(self, sequence: JobSequence) -> None:
+        """It has failed: nothing of it is kept, nor anything that it may have failed by."""
+        self._reuse.discard(sequence)
+
     def close(self, sequence: JobSequence) -> None:
         """It has ended: what it has computed is kept, its memory is free."""
         self._memory.close(sequence)

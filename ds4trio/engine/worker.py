@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,7 +32,7 @@ from ds4trio.errors import Ds4TrioError
 from ds4trio.models.machine import kv_budget_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ds4trio.cache.segment import SegmentStore
     from ds4trio.engine.job import TopLogprobs
@@ -171,7 +172,8 @@ class Worker:
         chunks = [sequence.next_chunk(prompt_tokens) for sequence, prompt_tokens in rows]
         if _any_flagged(plan):
             return  # while their states were made ready
-        logits = model.forward(chunks)
+        with self._discarding_at_failure(plan):
+            logits = model.forward(chunks)
         self._report.forwards += 1
         self._report.prompt_tokens += sum(prompt_tokens for _, prompt_tokens in rows)
         to_sample: list[JobSequence] = []
@@ -193,6 +195,18 @@ class Worker:
             if sequence.job in self._sequences:
                 self._states.computed(sequence)
         self._scheduler.took(plan, time.perf_counter() - began)
+
+    @contextmanager
+    def _discarding_at_failure(self, sequences: Iterable[JobSequence]) -> Iterator[None]:
+        """What sequences went on from may be why a forward fails. On disk it outlives this worker,
+        and would end the next one, too."""
+        try:
+            yield
+        except Exception:
+            for sequence in sequences:
+                if sequence.cached_from is not None:
+                    self._states.discard(sequence)
+            raise
 
     def _keep(self, sequence: JobSequence, prompt_tokens: int, logits: torch.Tensor) -> bool:
         """Take in what a forward computed for a sequence. False: flagged meanwhile, and let go of.
@@ -244,6 +258,7 @@ class Worker:
         if error is None:
             logger.error("a sequence ended: the model's logits for it were not finite numbers")
             error = Ds4TrioError("The model's output for this request was not a number.")
+            self._states.discard(sequence)
         self._forget(sequence)
         self._report.add(job, JobFailed(error, sequence.release(time.perf_counter())))
 

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from disk_rig import DENSE, Disk, chain, dense_chain, joined, same, state
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from safetensors.torch import load_file
 from ds4trio.cache.disk_identity import Identity
 from ds4trio.cache.disk_names import SegmentName
 from ds4trio.cache.disk_store import BLOCK_TOKENS
+from ds4trio.cache.prefix import PrefixCache
+from ds4trio.models.base import Rows, StateLayout
 
 IDS = random.Random(0).choices(range(1000), k=5000)
 
@@ -146,3 +149,45 @@ def test_two_processes_share_a_folder(tmp_path: Path) -> None:
         file.unlink()  # as if the other had made room
     assert one.store.find(IDS, 1) == []
     assert other.store.find(IDS, 1) == []
+
+
+class KvStandIn:
+    """A dense model's state of so many tokens."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.nbytes = 0
+
+    def allocate(self, tokens: int) -> None:
+        raise NotImplementedError
+
+    def save(self, start: int) -> dict[str, torch.Tensor]:
+        return {"kv": state(IDS, start, self.length)["kv"]}
+
+    def restore(self, pieces: object, length: int) -> None:
+        raise NotImplementedError
+
+
+def test_what_memory_holds_is_not_read(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, kind=DENSE)
+    disk.keep(dense_chain(IDS, 1000))
+    first, *_ = sorted(disk.files(), key=lambda file: file.name.split("_")[1])
+    assert "_0-256_" in first.name
+    first.write_bytes(b"")
+    cache = PrefixCache(StateLayout({"kv": Rows(1, 240)}), disk.store)
+    cache.resize(1_000_000)
+    cache.insert(tuple(IDS), KvStandIn(500), 500, 0)
+    match = cache.find(tuple(IDS[:1200]), 1199, 0)
+    assert (match.length, match.source) == (1000, "disk")
+    kv = torch.cat([piece["kv"] for piece in match.pieces], -2)
+    assert torch.equal(kv, state(IDS, 0, 1000)["kv"])
+    assert not disk.bad()
+
+
+def test_a_file_ends_where_others_will_go_on(tmp_path: Path) -> None:
+    """A dense model's answer is not asked for again; its prompt may be."""
+    disk = Disk(tmp_path, kind=DENSE)
+    disk.store.offer(dense_chain(IDS, 700), [100, 690, 2000])
+    disk.write()
+    for place in (100, 256, 512, 690, 700):
+        assert disk.store.find(IDS[:place], 1)[-1].stop == place
