@@ -54,6 +54,8 @@ def error_body(error: Ds4TrioError) -> bytes:
         message = f"prompt is too long: {error.prompt_tokens} tokens > {most} maximum"
         if error.at_least:
             message += " (at least so many: they were not counted to the end)"
+    elif isinstance(error, RequestError) and error.param and error.param not in message:
+        message = f"{error.param}: {message}"  # there is no other place for it
     told: dict[str, object] = {"type": kind, "message": message}
     if known := _known_code(error):
         told["details"] = {"error_code": known}

@@ -376,6 +376,18 @@ def test_a_prompt_that_is_too_long_in_the_words_that_claude_code_reads(
     }
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errors.RequestError("tools: no", param="tools"), "tools: no"),
+        (errors.RequestError("cannot be", param="tools"), "tools: cannot be"),
+        (errors.RequestError("no"), "no"),
+    ],
+)
+def test_the_field_is_named_in_the_message(error: errors.RequestError, said: str) -> None:
+    assert json.loads(MESSAGES.render_error(error))["error"]["message"] == said
+
+
 @pytest.mark.parametrize("kind", errors.RequestError.__subclasses__(), ids=lambda k: k.__name__)
 def test_no_error_of_the_asker_invites_to_try_again(kind: type[errors.RequestError]) -> None:
     error = errors.ContextOverflowError(9, 8) if kind is errors.ContextOverflowError else kind("no")
