@@ -100,12 +100,16 @@ class KvFigures:
 
 @dataclass(slots=True)
 class StepReport:
-    """What happened since the last report. ``prompt_tokens`` were computed by the forwards."""
+    """What happened since the last report. ``prompt_tokens`` were computed by the forwards, and so
+    were ``drafted_tokens``, which were guesses; of these ``accepted_tokens`` proved right.
+    """
 
     forwards: int = 0
     prompt_tokens: int = 0
     deliveries: dict[Job, list[Delivery]] = field(default_factory=dict)
     kv: KvFigures | None = None
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def add(self, job: Job, item: Delivery) -> None:
         self.deliveries.setdefault(job, []).append(item)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ds4trio.engine.drafting import Drafting
 from ds4trio.engine.guide import Guide
 from ds4trio.engine.job import (
     EndReason,
@@ -24,12 +25,12 @@ from ds4trio.engine.job import (
 from ds4trio.engine.logprobs import logprobs
 from ds4trio.engine.penalties import Penalties
 from ds4trio.errors import Ds4TrioError
-from ds4trio.models.base import Chunk
+from ds4trio.models.base import Chunk, TrialState
 
 if TYPE_CHECKING:
     from ds4trio.cache.words import CacheSource
     from ds4trio.engine.messages import Job
-    from ds4trio.models.base import SequenceState
+    from ds4trio.models.base import DraftState, SequenceState
     from ds4trio.request import SamplingParams
 
 logger = logging.getLogger("ds4trio.engine")
@@ -57,6 +58,8 @@ class JobSequence:
         self._penalties: Penalties | None = None  # made when the first logits are there
         self.error: Ds4TrioError | None = None
         """Why it cannot go on, if that is its own fault."""
+        self.drafting: Drafting | None = None
+        """Its guesses, if there are any."""
         self.cached_prompt_tokens = 0
         self.cached_from: CacheSource | None = None
         self._state: SequenceState | None = None
@@ -128,6 +131,8 @@ class JobSequence:
     def next_chunk(self, prompt_tokens: int) -> Chunk:
         """The next ``prompt_tokens`` of the prompt, or (0) the last sampled token."""
         assert self._state is not None
+        if not prompt_tokens and self.drafting is not None:
+            return self.drafting.chunk(self._last_token)
         if not prompt_tokens:
             return Chunk(self._state, (self._last_token,), logit_rows=1)
         start = self._prompt_computed
@@ -138,6 +143,9 @@ class JobSequence:
 
     def computed(self, prompt_tokens: int) -> None:
         """A forward with ``next_chunk(prompt_tokens)`` has succeeded."""
+        if self.drafting is not None:
+            after = self._prompt_computed + 1
+            self.drafting.append(*self._prompt[after : after + prompt_tokens])
         self._prompt_computed += prompt_tokens
 
     def waste(self, prompt_tokens: int) -> None:
@@ -196,12 +204,40 @@ class JobSequence:
             self._guide.append(token_id)
         if self._spans is not None:
             self._spans.append(token_id)
+        if self.drafting is not None:
+            self.drafting.append(token_id)
         return TokenEvent(token_id, at, logprob, top)
+
+    def start_drafting(self, memory: DraftState) -> None:
+        """From the next chunk on, let ``memory`` be told of what is computed."""
+        assert isinstance(self._state, TrialState)
+        self.drafting = Drafting(self._state, memory)
+
+    def take_draft(self) -> bool:
+        """Whether the token after the last one can be sampled from the same forward: see
+        `Drafting.take`.
+        """
+        if self.drafting is None:
+            return False
+        if self.job.ending is not None:
+            self.drafting.settle()
+            return False
+        return self.drafting.take(self._last_token)
+
+    def settle(self) -> None:
+        """Be sure that the state holds no guesses."""
+        if self.drafting is not None:
+            self.drafting.settle()
+
+    @property
+    def tokens_left(self) -> int:
+        """How many more are asked for."""
+        return self.job.max_tokens - len(self._generated_ids)
 
     @property
     def is_full(self) -> bool:
         """All tokens that were asked for are there."""
-        return len(self._generated_ids) >= self.job.max_tokens
+        return self.tokens_left <= 0
 
     def taken(self, tokens: int) -> None:
         """The reader took so many."""
@@ -209,7 +245,7 @@ class JobSequence:
 
     def release(self, at: float) -> JobReport:
         """Let go of all but the counts; the sequence is over."""
-        self._state = self._guide = self._penalties = self._spans = None
+        self._state = self._guide = self._penalties = self._spans = self.drafting = None
         job = self.job
         left_at = job.ending_at if job.ending is EndReason.CANCELLED else None
         return JobReport(

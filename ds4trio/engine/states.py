@@ -51,9 +51,14 @@ class States:
         """It runs from now on, and knows what is known of its prompt."""
         self._reuse.admit(sequence)
 
-    def ready(self, plan: Plan[JobSequence]) -> Plan[JobSequence]:
-        """What of a step can be computed now; at least something, if there was anything."""
-        decodes = [sequence for sequence in plan.decodes if self._memory.make_room(sequence, 1)]
+    def ready(self, plan: Plan[JobSequence], a_decode: int) -> Plan[JobSequence]:
+        """What of a step can be computed now; at least something, if there was anything.
+
+        ``a_decode``: how many tokens each decode computes, at most.
+        """
+        decodes = [
+            sequence for sequence in plan.decodes if self._memory.make_room(sequence, a_decode)
+        ]
         prefills = []
         for sequence, most in plan.prefills:
             self._reuse.begin(sequence)

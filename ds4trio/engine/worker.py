@@ -27,6 +27,7 @@ from ds4trio.engine.messages import Job, JobFailed, Loaded, Signal, StepReport, 
 from ds4trio.engine.sampler import sample
 from ds4trio.engine.scheduler import Scheduler
 from ds4trio.engine.sequence import JobSequence
+from ds4trio.engine.speculation import Speculation, speculation
 from ds4trio.engine.states import States
 from ds4trio.errors import Ds4TrioError
 from ds4trio.models.machine import kv_budget_bytes
@@ -93,6 +94,7 @@ class Worker:
         self._open_store = open_store
         self._sequences: dict[Job, JobSequence] = {}
         self._report = StepReport()
+        self._speculation: Speculation | None = None
         self._states: States  # there once the model is
         self._starved = False
 
@@ -104,6 +106,7 @@ class Worker:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         model = self._load()
+        self._speculation = speculation(model)
         self._states = self._new_states(model)
         budget = self._states.figures.budget_bytes
         self._publish(Loaded(model.context_tokens, model.vocab_size, model.state_layout, budget))
@@ -163,19 +166,23 @@ class Worker:
         plan = self._scheduler.plan()
         if not plan or _any_flagged(plan):
             return  # flagged since this round began: they are let go of at the next one's start
-        plan = self._states.ready(plan)
+        speculation = self._speculation
+        plan = self._states.ready(plan, speculation.decode_tokens if speculation else 1)
         # All that is left waits for the memory of those whose readers are behind.
         self._starved = not plan
         if self._starved:
             return
+        if speculation is not None:
+            speculation.prepare(plan)
         rows = [(sequence, 0) for sequence in plan.decodes] + plan.prefills
         chunks = [sequence.next_chunk(prompt_tokens) for sequence, prompt_tokens in rows]
         if _any_flagged(plan):
-            return  # while their states were made ready
+            return  # while their states were made ready, or guesses
         with self._discarding_at_failure(plan):
-            logits = model.forward(chunks)
+            logits = (model if speculation is None else speculation).forward(chunks)
         self._report.forwards += 1
         self._report.prompt_tokens += sum(prompt_tokens for _, prompt_tokens in rows)
+        self._report.drafted_tokens += sum(c.logit_rows - 1 for c in chunks[: len(plan.decodes)])
         to_sample: list[JobSequence] = []
         logit_rows: list[int] = []
         row = 0
@@ -187,10 +194,10 @@ class Worker:
                 self._end(sequence, EndReason.LENGTH)
                 continue
             to_sample.append(sequence)
-            logit_rows.append(row - 1)
-        if to_sample:
-            wanted = logits if len(logit_rows) == len(logits) else logits[logit_rows]
-            self._append(to_sample, wanted)
+            logit_rows.append(row - 1 if prompt_tokens else start)
+        self._sample(to_sample, logit_rows, logits)
+        if speculation is not None:
+            speculation.observe([sequence for sequence, _ in rows], chunks)
         for sequence, _ in rows:
             if sequence.job in self._sequences:
                 self._states.computed(sequence)
@@ -207,6 +214,18 @@ class Worker:
                 if sequence.cached_from is not None:
                     self._states.discard(sequence)
             raise
+
+    def _sample(self, sequences: list[JobSequence], rows: list[int], logits: torch.Tensor) -> None:
+        """A token each from their rows of logits, and more from the next rows while guesses hold.
+
+        Shapes: logits (rows of all chunks, vocabulary).
+        """
+        while sequences:
+            self._append(sequences, logits if len(rows) == len(logits) else logits[rows])
+            right = [index for index, sequence in enumerate(sequences) if sequence.take_draft()]
+            self._report.accepted_tokens += len(right)
+            sequences = [sequences[index] for index in right]
+            rows = [rows[index] + 1 for index in right]
 
     def _keep(self, sequence: JobSequence, prompt_tokens: int, logits: torch.Tensor) -> bool:
         """Take in what a forward computed for a sequence. False: flagged meanwhile, and let go of.
@@ -263,6 +282,7 @@ class Worker:
         self._report.add(job, JobFailed(error, sequence.release(time.perf_counter())))
 
     def _forget(self, sequence: JobSequence) -> None:
+        sequence.settle()
         self._states.close(sequence)
         self._scheduler.remove(sequence)
         del self._sequences[sequence.job]

@@ -6,10 +6,10 @@ Knows nothing of text, scheduling or sampling. Everything here runs on the worke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -124,4 +124,73 @@ class CausalLM(Protocol):
         Shapes: returns (sum of logit_rows, vocab_size) float32, rows in the chunks' order.
         If it raises, the states of these chunks must not be used again.
         """
+        ...
+
+
+@runtime_checkable
+class TrialState(SequenceState, Protocol):
+    """A state whose latest tokens can be taken back."""
+
+    def hold(self, tokens: int) -> None:
+        """Be ready to take back any of the next ``tokens`` tokens.
+
+        Raises: ValueError if they are too many for it.
+        """
+        ...
+
+    def settle(self, length: int) -> None:
+        """Forget what was computed since ``hold`` beyond ``length`` tokens, as if it never was."""
+        ...
+
+
+class DraftState(Protocol):
+    """What a drafter remembers of one sequence. It may begin anywhere in it."""
+
+    def observe(self, features: torch.Tensor, next_ids: Sequence[int]) -> None:
+        """The sequence went on: a row of features, and the id of the token that came next, for each
+        token computed. Shapes: features (T, ...), next_ids T.
+        """
+        ...
+
+
+class Drafter(Protocol):
+    """Guesses how sequences go on. Wrong guesses cost time and nothing else."""
+
+    @property
+    def tokens(self) -> int:
+        """How many it guesses at a time, at least 1."""
+        ...
+
+    def new_state(self) -> DraftState: ...
+
+    def draft(
+        self, states: Sequence[DraftState], choose: Callable[[torch.Tensor], Sequence[int]]
+    ) -> list[list[int]]:
+        """What may follow all that was observed: ``tokens`` ids for each state.
+
+        Something was observed since the last draft, of every state. ``choose`` makes ids of logits,
+        token after token. Shapes: its argument is (states, vocabulary) float32.
+        """
+        ...
+
+
+@runtime_checkable
+class SpeculativeLM(CausalLM, Protocol):
+    """A model that can guess ahead, and check several guesses in one pass. Its states are
+    ``TrialState``.
+
+    ``forward`` is ``logits`` of ``advance``.
+    """
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """None: no guesses are wanted."""
+        ...
+
+    def advance(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """Advance each chunk's state by its tokens. Returns features for the drafter, (T, ...)."""
+        ...
+
+    def logits(self, features: torch.Tensor, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """What ``forward`` returns for these chunks, of which ``features`` are."""
         ...

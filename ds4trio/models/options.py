@@ -26,6 +26,7 @@ class ModelOptions:
     experts_hot_bytes: int | None = None
     simulate_release_numerics: bool = False
     quantised: Quantised | None = None
+    speculative_tokens: int = 0
 
     def refuse(self, config: ConfigFields) -> None:
         """For a family that is only quantised. Raises: LoadError naming one that was set."""

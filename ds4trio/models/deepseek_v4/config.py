@@ -112,6 +112,11 @@ class Compression:
     ratio: int
     sparse: bool
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Of how many tokens projections are kept: an overlapping window needs its predecessor."""
+        return 2 * self.ratio if self.sparse else self.ratio
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekV4Config:
@@ -161,6 +166,12 @@ class DeepseekV4Config:
     @property
     def layers(self) -> int:
         return len(self.compression)
+
+    @property
+    def least_ring_tokens(self) -> int:
+        """The fewest tokens of which something is remembered that later ones replace."""
+        kinds = [kind for kind in self.compression if kind is not None]
+        return min([self.window, *(kind.waiting_tokens for kind in kinds)])
 
 
 def read_config(config: ConfigFields, context_tokens: int | None) -> DeepseekV4Config:

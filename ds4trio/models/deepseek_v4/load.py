@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ds4trio.errors import LoadError
 from ds4trio.models.deepseek_v4.attention import Attention, round_keys
+from ds4trio.models.deepseek_v4.block import Block
 from ds4trio.models.deepseek_v4.compressor import Compressor
 from ds4trio.models.deepseek_v4.config import Compression, DeepseekV4Config, read_config
 from ds4trio.models.deepseek_v4.hyper_connection import HyperConnection, StreamsHead
 from ds4trio.models.deepseek_v4.indexer import Indexer
 from ds4trio.models.deepseek_v4.layout import layer_tensors, mtp_tensors, top_tensors
 from ds4trio.models.deepseek_v4.matrix import fp4_round_trip, hadamard
-from ds4trio.models.deepseek_v4.model import Block, DeepseekV4Model, ModelWeights
+from ds4trio.models.deepseek_v4.model import DeepseekV4Model, ModelWeights
 from ds4trio.models.deepseek_v4.moe import Expert, MixtureOfExperts, Router
 from ds4trio.models.deepseek_v4.mtp import MtpLayer
 from ds4trio.models.deepseek_v4.naming import holds_mtp, spelling
@@ -43,7 +45,31 @@ def load(
 ) -> DeepseekV4Model:
     """Runs on: worker. Raises: LoadError naming the file and the tensor or setting."""
     settings = read_config(config, context_tokens)
-    return _Loader(settings, weights, options or ModelOptions()).model()
+    options = options or ModelOptions()
+    if options.speculative_tokens:
+        _check_speculation(config, settings, weights, options.speculative_tokens)
+    return _Loader(settings, weights, options).model()
+
+
+def _check_speculation(
+    config: ConfigFields, settings: DeepseekV4Config, weights: Weights, tokens: int
+) -> None:
+    """That such drafts can be made, and taken back."""
+    if not _has_mtp(settings, weights):
+        raise LoadError(
+            f"{config.path}: the setting speculative_tokens needs a layer of token prediction, "
+            "and this model has none"
+        )
+    # A draft is computed with the token before it, and never replaces more than a ring has.
+    most = settings.least_ring_tokens - 1
+    if tokens > most:
+        raise LoadError(
+            f"{config.path}: the setting speculative_tokens: this model can take back {most}"
+        )
+
+
+def _has_mtp(config: DeepseekV4Config, weights: Weights) -> bool:
+    return config.mtp_layers == 1 and holds_mtp(weights.names)
 
 
 class _Loader:
@@ -78,6 +104,7 @@ class _Loader:
             ModelWeights(embedding, tuple(blocks), streams_head, norm, head, mtp),
             dtype=self._weights.dtype,
             device=self._weights.device,
+            speculative_tokens=self._options.speculative_tokens,
         )
 
     def _placed(self, blocks: Sequence[Block]) -> list[Block]:
@@ -106,7 +133,7 @@ class _Loader:
         """The layer of token prediction; what else a release ships in its place is set aside."""
         prefix = "mtp.0."
         names = {name for name in self._weights.names if name.startswith("mtp.")}
-        if self._config.mtp_layers != 1 or not holds_mtp(names):
+        if not _has_mtp(self._config, self._weights):
             self._weights.set_aside(names)
             return None
         group = self._group(mtp_tensors(self._config), lambda name: prefix + name)

@@ -1,7 +1,7 @@
 """DeepSeek V4's forward pass: all chunks' tokens packed in one row of tokens.
 
 Shapes: T tokens of all chunks, M streams, N hidden size, R rotated features.
-Source: paper §2; official code, ``Transformer`` and ``Block``.
+Source: paper §2; official code, ``Transformer``.
 """
 
 from __future__ import annotations
@@ -11,55 +11,22 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import linear
 
-from ds4trio.models.deepseek_v4.attention import Attention, Piece
+from ds4trio.models.deepseek_v4.attention import Piece
+from ds4trio.models.deepseek_v4.drafting import MtpDrafter
 from ds4trio.models.deepseek_v4.rotation import rotation
-from ds4trio.models.deepseek_v4.state import DeepseekV4State, LayerState
+from ds4trio.models.deepseek_v4.state import DeepseekV4State
+from ds4trio.models.deepseek_v4.vocabulary import vocabulary_logits
 from ds4trio.models.layers.norm import rms_norm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ds4trio.models.base import Chunk, StateLayout
+    from ds4trio.models.deepseek_v4.block import Block
     from ds4trio.models.deepseek_v4.config import DeepseekV4Config
-    from ds4trio.models.deepseek_v4.hyper_connection import HyperConnection, StreamsHead
-    from ds4trio.models.deepseek_v4.moe import MixtureOfExperts
+    from ds4trio.models.deepseek_v4.hyper_connection import StreamsHead
     from ds4trio.models.deepseek_v4.mtp import MtpLayer
-
-#: Rows of the vocabulary's projection that are expanded to float32 at a time: 256 MiB for Flash.
-_HEAD_ROWS = 16384
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One layer: attention and experts, each behind a norm and between streams."""
-
-    attention: Attention
-    experts: MixtureOfExperts
-    attention_norm: torch.Tensor  # (N,) float32
-    experts_norm: torch.Tensor  # (N,) float32
-    attention_streams: HyperConnection
-    experts_streams: HyperConnection
-    norm_eps: float
-
-    def __call__(
-        self,
-        streams: torch.Tensor,
-        token_ids: torch.Tensor,
-        by: torch.Tensor,
-        pieces: Sequence[Piece],
-    ) -> torch.Tensor:
-        """Shapes: streams (T, M, N), token_ids (T,), by (T, R / 2); returns (T, M, N)."""
-        entered = self.attention_streams.enter(streams)
-        y = self.attention(self._norm(entered.x, self.attention_norm), by, pieces)
-        streams = self.attention_streams.leave(y, streams, entered)
-        entered = self.experts_streams.enter(streams)
-        y = self.experts(self._norm(entered.x, self.experts_norm), token_ids)
-        return self.experts_streams.leave(y, streams, entered)
-
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x.to(torch.float32), weight, self.norm_eps).to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +43,10 @@ class ModelWeights:
 
 
 class DeepseekV4Model:
-    """A CausalLM of DeepSeek V4. ``dtype``: of activations and states."""
+    """A SpeculativeLM of DeepSeek V4.
+
+    ``dtype``: of activations and states. ``speculative_tokens``: see `MtpDrafter`; 0 makes none.
+    """
 
     def __init__(
         self,
@@ -85,6 +55,7 @@ class DeepseekV4Model:
         *,
         dtype: torch.dtype,
         device: torch.device,
+        speculative_tokens: int = 0,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -92,6 +63,7 @@ class DeepseekV4Model:
         self._device = device
         self._window_frequencies = self._float32(config.window_frequencies)
         self._compressed_frequencies = self._float32(config.compressed_frequencies)
+        self.drafter = self._new_drafter(speculative_tokens) if speculative_tokens else None
 
     @property
     def vocab_size(self) -> int:
@@ -114,35 +86,12 @@ class DeepseekV4Model:
         return DeepseekV4State(self.config, dtype=self._dtype, device=self._device)
 
     @torch.inference_mode()
-    def new_mtp_state(self) -> LayerState:
-        """What ``draft`` remembers of one sequence."""
-        return LayerState(self.config, None, self._dtype, self._device)
-
-    @torch.inference_mode()
-    def draft(
-        self, streams: torch.Tensor, token_ids: torch.Tensor, state: LayerState, position: int
-    ) -> torch.Tensor:
-        """Logits of the token after each of ``token_ids``, by the layer of token prediction.
-
-        ``streams`` are ``advance``'s for the token before each; ``position`` counts what
-        ``state`` has seen. Shapes: streams (T, M, N), token_ids (T,); returns (T, vocabulary).
-        """
-        mtp = self.weights.mtp
-        assert mtp is not None
-        stop = position + len(token_ids)
-        by = rotation(torch.arange(position, stop, device=self._device), self._window_frequencies)
-        embedded = self.weights.embedding[token_ids].to(self._dtype)
-        pieces = [Piece(0, len(token_ids), position, state)]
-        x = mtp(streams, embedded, token_ids, by, pieces)
-        return vocabulary_logits(x, self.weights.head)
-
-    @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        return self._logits(self.advance(chunks), chunks)
+        return self.logits(self.advance(chunks), chunks)
 
     @torch.inference_mode()
     def advance(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """As ``forward``, up to the last streams, which ``draft`` reads. Returns (T, M, N)."""
+        """As ``forward``, up to the last streams. Shapes: returns (T, M, N)."""
         token_ids = self._token_ids(chunks)
         positions = self._positions(chunks)
         window_by = rotation(positions, self._window_frequencies)
@@ -155,12 +104,9 @@ class DeepseekV4Model:
             _state(chunk).length += len(chunk.token_ids)
         return streams
 
-    def _streams(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """The embedding in every stream. Shapes: returns (T, M, N)."""
-        x = self.weights.embedding[token_ids].to(self._dtype)
-        return x.unsqueeze(1).expand(-1, self.config.streams, -1)
-
-    def _logits(self, streams: torch.Tensor, chunks: Sequence[Chunk]) -> torch.Tensor:
+    @torch.inference_mode()
+    def logits(self, streams: torch.Tensor, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """What ``forward`` returns. Shapes: streams (T, M, N), of all the chunks' tokens."""
         ends = accumulate(len(chunk.token_ids) for chunk in chunks)
         rows = [
             row
@@ -172,6 +118,11 @@ class DeepseekV4Model:
         x = self.weights.streams_head(streams).to(torch.float32)
         x = rms_norm(x, self.weights.norm, self.config.norm_eps)
         return vocabulary_logits(x, self.weights.head)
+
+    def _streams(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """The embedding in every stream. Shapes: returns (T, M, N)."""
+        x = self.weights.embedding[token_ids].to(self._dtype)
+        return x.unsqueeze(1).expand(-1, self.config.streams, -1)
 
     def _token_ids(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """The packed row, on the device. Checked here: a GPU does not survive a bad index."""
@@ -198,14 +149,18 @@ class DeepseekV4Model:
     def _float32(self, values: Sequence[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self._device)
 
-
-def vocabulary_logits(x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-    """Projection in float32, as the release's, of weights that stay as stored.
-
-    Shapes: x (T, N) float32, head (vocabulary, N); returns (T, vocabulary).
-    """
-    parts = [linear(x, rows.to(torch.float32)) for rows in torch.split(head, _HEAD_ROWS)]
-    return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+    def _new_drafter(self, tokens: int) -> MtpDrafter:
+        weights = self.weights
+        assert weights.mtp is not None
+        return MtpDrafter(
+            self.config,
+            weights.mtp,
+            embedding=weights.embedding,
+            head=weights.head,
+            frequencies=self._window_frequencies,
+            dtype=self._dtype,
+            tokens=tokens,
+        )
 
 
 def _pieces(chunks: Sequence[Chunk], layer: int) -> list[Piece]:

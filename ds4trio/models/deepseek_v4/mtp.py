@@ -1,7 +1,7 @@
 """The layer that predicts the token after the next (multi-token prediction).
 
-It reads the model's last streams and the embedding of the token that came next, and shares the
-model's embedding and vocabulary projection. ``forward`` of the model does not use it.
+It reads the model's last streams and the embedding of the token that came next. What it computes
+is drafts: the model's own ``forward`` does not use it.
 Source: official code, ``MTPBlock``; DeepSeek-V3 report §2.2.
 """
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ds4trio.models.deepseek_v4.attention import Piece
+    from ds4trio.models.deepseek_v4.block import Block
     from ds4trio.models.deepseek_v4.hyper_connection import StreamsHead
     from ds4trio.models.deepseek_v4.matrix import Linear
-    from ds4trio.models.deepseek_v4.model import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class MtpLayer:
     norm: torch.Tensor  # (N,) float32
     norm_eps: float
 
-    def __call__(
+    def advance(
         self,
         streams: torch.Tensor,
         embedded: torch.Tensor,
@@ -44,15 +44,21 @@ class MtpLayer:
         by: torch.Tensor,
         pieces: Sequence[Piece],
     ) -> torch.Tensor:
-        """What the vocabulary projection turns into logits of the token after ``token_ids``.
+        """Streams of ``token_ids``, whose embeddings are ``embedded``.
 
-        ``streams`` are the model's last, of the tokens before ``token_ids``, whose embeddings are
-        ``embedded``. Shapes: streams (T, M, N), embedded (T, N), token_ids (T,), by (T, R / 2);
-        returns (T, N) float32.
+        ``streams`` are those of the tokens before: the model's last or, further ahead, the layer's
+        own. Shapes: streams (T, M, N), embedded (T, N), token_ids (T,), by (T, R / 2); returns
+        (T, M, N).
         """
         e = self.embedding_projection(self._norm(embedded, self.embedding_norm))
         streams = self.streams_projection(self._norm(streams, self.streams_norm)) + e.unsqueeze(1)
-        streams = self.block(streams, token_ids, by, pieces)
+        return self.block(streams, token_ids, by, pieces)
+
+    def finish(self, streams: torch.Tensor) -> torch.Tensor:
+        """What the vocabulary projection turns into logits of the tokens that come next.
+
+        Shapes: streams (T, M, N), of ``advance``; returns (T, N) float32.
+        """
         x = self.streams_head(streams).to(torch.float32)
         return rms_norm(x, self.norm, self.norm_eps)
 

@@ -3,7 +3,8 @@
 A layer remembers its last ``window`` rows of keys (which are its values too), and, if it
 compresses, the projections of the windows not yet pooled and a row for each that is.
 A state cannot be cut back, since rows that left a ring are gone; but it can be saved at any
-length and restored exactly. Source: paper §2.3; transformers' ``DeepseekV4CSACache``.
+length and restored exactly, and it can hold on to the few rows that the next few tokens replace.
+Source: paper §2.3; transformers' ``DeepseekV4CSACache``.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class PooledState:
         device: torch.device,
     ) -> None:
         self.ratio = compression.ratio
-        # An overlapping window needs its predecessor, of which other features are read.
-        kept, parts = (2, 2) if compression.sparse else (1, 1)
+        # Of an overlapping window's predecessor other features are read.
+        parts = 2 if compression.sparse else 1
         # In float32: the release sums a window's tokens up without rounding them first.
-        self.waiting = Ring(kept * compression.ratio, 2 * parts * width, torch.float32, device)
+        self.waiting = Ring(compression.waiting_tokens, 2 * parts * width, torch.float32, device)
         self._rows = torch.empty((0, width), dtype=dtype, device=device)
         self._count = 0
         self._most = context_tokens // compression.ratio
@@ -76,6 +77,10 @@ class PooledState:
     @property
     def nbytes(self) -> int:
         return self.waiting.rows.nbytes + self._rows.nbytes
+
+    def cut_back(self, count: int) -> None:
+        """To the first ``count`` rows."""
+        self._count = count
 
     def append(self, rows: torch.Tensor) -> None:
         needed, room = self._count + len(rows), len(self._rows)
@@ -91,6 +96,13 @@ class PooledState:
             grown = self._rows.new_empty((rows, width))
             grown[: self._count] = self.rows
             self._rows = grown
+
+
+class Held(NamedTuple):
+    """What a layer's rings had where tokens from ``position`` on were put."""
+
+    position: int
+    rows: list[torch.Tensor]
 
 
 class LayerState:
@@ -128,6 +140,28 @@ class LayerState:
         named = {"pooled": self.pooled, "index": self.index}
         return {name: part for name, part in named.items() if part is not None}
 
+    @property
+    def rings(self) -> list[Ring]:
+        return [self.window, *(part.waiting for part in self.parts.values())]
+
+    def hold(self, position: int, count: int) -> Held:
+        """What the next ``count`` tokens, of ``position`` and the following, will replace.
+
+        Raises: ValueError if they are more than a ring has room for.
+        """
+        if count > min(len(ring.rows) for ring in self.rings):
+            raise ValueError(f"{count} tokens could not be taken back")
+        stop = position + count
+        return Held(position, [ring.between(position, stop) for ring in self.rings])
+
+    def take_back(self, held: Held, position: int, stop: int) -> None:
+        """Forget the tokens of ``position`` to ``stop`` - 1, which came after ``held``."""
+        lost = slice(position - held.position, stop - held.position)
+        for ring, rows in zip(self.rings, held.rows, strict=True):
+            ring.put(rows[lost], position)
+        for part in self.parts.values():
+            part.cut_back(position // part.ratio)
+
 
 class DeepseekV4State:
     """Of all layers.
@@ -142,6 +176,7 @@ class DeepseekV4State:
         self.layers = tuple(
             LayerState(config, compression, dtype, device) for compression in config.compression
         )
+        self._held: list[Held] = []
 
     @property
     def nbytes(self) -> int:
@@ -161,6 +196,17 @@ class DeepseekV4State:
         """Have room for so many tokens in all."""
         for _, part in self._parts():
             part.allocate(tokens // part.ratio)
+
+    @torch.inference_mode()
+    def hold(self, tokens: int) -> None:
+        self._held = [layer.hold(self.length, tokens) for layer in self.layers]
+
+    @torch.inference_mode()
+    def settle(self, length: int) -> None:
+        for layer, held in zip(self.layers, self._held, strict=True):
+            layer.take_back(held, length, self.length)
+        self._held = []
+        self.length = length
 
     def save(self, start: int) -> dict[str, torch.Tensor]:
         """Copies of the rows pooled since ``start``, and of the rings, which are the tip."""

@@ -6,19 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import DeepseekV4Config as TheirConfig
 from transformers.models.deepseek_v4 import modeling_deepseek_v4
-from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
-    DeepseekV4DecoderLayer,
-    DeepseekV4HyperHead,
-    DeepseekV4RMSNorm,
-    DeepseekV4RotaryEmbedding,
-)
 from v4_checkpoints import (
     FLASH,
     PRO,
     RELEASE,
-    VOCABULARY,
     Release,
     make_checkpoint,
     oracle,
@@ -53,7 +45,6 @@ from ds4trio.models.options import ModelOptions
 from ds4trio.models.weights import SafetensorsFolder, Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ds4trio.models.deepseek_v4.model import DeepseekV4Model
@@ -172,81 +163,6 @@ def test_experts_answer_alike_wherever_they_live(folder: Path, hot_bytes: int) -
             for model, state in zip((away, home), states, strict=True)
         )
         assert torch.equal(found, expected)
-
-
-def test_token_prediction_equals_the_same_layers_of_transformers(folder: Path) -> None:
-    """The oracle has no such layer, but has all that it is made of."""
-    model = loaded(folder)
-    mtp = model.weights.mtp
-    assert mtp is not None
-    tensors = Release().tensors
-    their_layer = oracle_layer(folder, tensors)
-    shown = prompt(31, seed=8)
-    streams = model.advance([Chunk(model.new_state(), shown[:30], 0)])
-    ids = torch.tensor(shown[1:])
-
-    def norm(name: str) -> DeepseekV4RMSNorm:
-        made = DeepseekV4RMSNorm(128, eps=1e-6)
-        made.weight.data = tensors[f"mtp.0.{name}.weight"].float()
-        return made
-
-    def plain(name: str) -> torch.Tensor:
-        codes, scale = (tensors[f"mtp.0.{name}.{part}"].float() for part in ("weight", "scale"))
-        return codes * scale  # one block
-
-    with torch.no_grad():
-        e = norm("enorm")(tensors["embed.weight"][ids].float()) @ plain("e_proj").T
-        x = norm("hnorm")(streams) @ plain("h_proj").T + e.unsqueeze(1)
-        x = their_layer(x)
-        head = DeepseekV4HyperHead(TheirConfig.from_dict({**RELEASE}))
-        for part in ("fn", "base", "scale"):
-            getattr(head, f"hc_{part}").data = tensors[f"mtp.0.hc_head_{part}"]
-        hidden = norm("norm")(head(x[None]))[0]
-        expected = hidden @ tensors["head.weight"].float().T
-        found = model.draft(streams, ids, model.new_mtp_state(), position=0)
-        assert found.shape == (30, VOCABULARY)
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-        state = model.new_mtp_state()
-        pieces = [model.draft(streams[:11], ids[:11], state, 0)]
-        pieces += [model.draft(streams[p : p + 1], ids[p : p + 1], state, p) for p in range(11, 30)]
-        torch.testing.assert_close(torch.cat(pieces), expected, atol=1e-4, rtol=0)
-
-
-def oracle_layer(
-    folder: Path, tensors: dict[str, torch.Tensor]
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The layer of token prediction in transformers, as the one layer of a model."""
-    renamed = {
-        name.replace("mtp.0.", "layers.0."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(("mtp.0.attn", "mtp.0.ffn", "mtp.0.hc_attn", "mtp.0.hc_ffn"))
-    }
-    top = ("embed.weight", "head.weight", "norm.weight")
-    renamed |= {name: tensors[name] for name in top}
-    renamed |= {f"hc_head_{p}": tensors[f"hc_head_{p}"] for p in ("fn", "base", "scale")}
-    place = folder.parent / "one-layer"
-    write_release(place, renamed, num_hidden_layers=1, compress_ratios=[0], num_hash_layers=0)
-    theirs = oracle(place).model
-    layer = theirs.layers[0]
-    assert isinstance(layer, DeepseekV4DecoderLayer)
-    assert isinstance(theirs.rotary_emb, DeepseekV4RotaryEmbedding)
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(len(x))[None]
-        by = {
-            kind: theirs.rotary_emb(x[None], position_ids=positions, layer_type=kind)
-            for kind in ("main", "compress")
-        }
-        back = positions[0][:, None] - positions[0]
-        window = RELEASE["sliding_window"]
-        assert isinstance(window, int)
-        mask = torch.zeros((len(x), len(x))).masked_fill((back < 0) | (back >= window), -torch.inf)
-        out: torch.Tensor = layer(
-            x[None], position_embeddings=by, position_ids=positions, attention_mask=mask[None, None]
-        )
-        return out[0]
-
-    return run
 
 
 def test_rounding_as_the_release_does_changes_little_and_something(folder: Path) -> None:
