@@ -30,7 +30,9 @@ from ds4trio.errors import (
 )
 from ds4trio.server import sse
 from ds4trio.server.connection import ConnectionStalled
+from ds4trio.server.headers import SSE_HEADERS, id_headers, retry_after
 from ds4trio.server.record import Outcome, Phase, RequestRecord
+from ds4trio.server.speech import Speech
 from ds4trio.server.words import Spoken, is_end
 from ds4trio.threads import run_off_loop
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from ds4trio.events import GenerationEvent
     from ds4trio.protocols.wire import ParsedRequest, WireEvent, WireProtocol
     from ds4trio.reply import Reply
+    from ds4trio.server.headers import Headers
     from ds4trio.server.responses import Remembered
     from ds4trio.server.state import ServerState
     from ds4trio.server.words import Words
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
 
 Receive: TypeAlias = "Callable[[], Awaitable[dict[str, Any]]]"
 Send: TypeAlias = "Callable[[dict[str, Any]], Awaitable[None]]"
-Headers: TypeAlias = "list[tuple[bytes, bytes]]"
 Work: TypeAlias = "Callable[[Exchange], Awaitable[None]]"
 
 #: A body larger than this is parsed off the event loop (a guess: about a millisecond of JSON).
@@ -56,20 +58,7 @@ PARSE_INLINE_BYTES = 64 * 1024
 #: How long a request that was ended may take to say why.
 LAST_WORDS_S = 0.5
 
-SSE_HEADERS: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    # nginx would otherwise hold the stream back, and with it the news that the client has left.
-    (b"x-accel-buffering", b"no"),
-]
-
 log = logging.getLogger("ds4trio.server")
-
-
-def id_headers(request_id: str) -> Headers:
-    """The request's name, under OpenAI's header and under Anthropic's: SDKs report either."""
-    name = request_id.encode("ascii")
-    return [(b"x-request-id", name), (b"request-id", name)]
 
 
 def with_headers(send: Send, headers: Headers) -> Send:
@@ -143,7 +132,7 @@ class Exchange:
         self._error: Ds4TrioError | None = None
         self._started = False
         self._finishing = False
-        self._next_heartbeat = 0.0
+        self._beside: trio.Nursery | None = None
 
     @property
     def owner(self) -> str | None:
@@ -168,6 +157,7 @@ class Exchange:
         self._state.enter(self)
         try:
             async with trio.open_nursery() as nursery:
+                self._beside = nursery
                 nursery.start_soon(self._watch)
                 if self.timeout_s is not None:
                     nursery.start_soon(self._end_after, self.timeout_s)
@@ -287,18 +277,10 @@ class Exchange:
         await self._start(200, SSE_HEADERS)
         # Even if it is nothing: the head goes out with it, and clients time out waiting for that.
         await self._write(sse.encode(opening))
-        finished = False
-        while not finished:
-            with trio.CancelScope(deadline=self._next_heartbeat) as silence:
-                said, finished = await words.more()
-            if silence.cancelled_caught:
-                await self._write(sse.heartbeat(words.heartbeat()))
-                continue
-            if finished:
-                self.record.phase = Phase.WRITE
-            data = sse.encode(said)
-            if data or finished:
-                await self._write(data, last=finished)
+        speech = Speech(words, self._say, self._state.settings.heartbeat_s)
+        assert self._beside is not None
+        self._beside.start_soon(speech.watch)
+        await speech.run()
 
     def _check_model(self, parsed: ParsedRequest, service: Service) -> None:
         asked = parsed.generation.model
@@ -336,6 +318,11 @@ class Exchange:
         self._started = True
         self.record.status = status
 
+    async def _say(self, data: bytes, last: bool) -> None:
+        if last:
+            self.record.phase = Phase.WRITE
+        await self._write(data, last=last)
+
     async def _write(self, data: bytes, *, last: bool = False) -> None:
         self._finishing = last
         await self._put({"type": "http.response.body", "body": data, "more_body": not last})
@@ -363,7 +350,6 @@ class Exchange:
             self.end(Outcome.STALLED if stalled else Outcome.CLIENT_GONE)
             await trio.lowlevel.checkpoint()
             raise AssertionError("unreachable: the scope is cancelled") from None
-        self._next_heartbeat = trio.current_time() + self._state.settings.heartbeat_s
 
     async def _last_words(self) -> None:
         """Tell a client that is still there why its request ended early."""
@@ -400,11 +386,6 @@ class Exchange:
             record.queued_s = report.queued_s
             record.release_s = report.release_s
         self._state.request_ended(record)
-
-
-def retry_after(error: Ds4TrioError) -> Headers:
-    """The ``retry-after`` header of an answer to which trying again makes sense."""
-    return [] if error.retry_after_s is None else [(b"retry-after", b"%d" % error.retry_after_s)]
 
 
 def error_for(outcome: Outcome | None) -> Ds4TrioError:

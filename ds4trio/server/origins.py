@@ -24,7 +24,7 @@ from ds4trio.errors import ConfigError, ForbiddenError, MisdirectedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ds4trio.server.exchange import Headers
+    from ds4trio.server.headers import Headers
 
 #: An origin as browsers write it: no path, and no port where it is the scheme's own.
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")

@@ -151,7 +151,8 @@ class RequestCycle:
 
     def _put_the_pen_down(self) -> None:
         self._pen_is_taken = False
-        self._pen.unpark()
+        if self._pen:
+            self._pen.unpark()
 
     def _end(self) -> str | None:
         if self.complete:

@@ -21,7 +21,8 @@ from ds4trio.protocols.openai_responses_list import item_list, whole_number
 from ds4trio.protocols.table import PROTOCOLS, render_error
 from ds4trio.server import engine_view, status
 from ds4trio.server.counting import COUNTERS, Counter, tokenizer_info
-from ds4trio.server.exchange import Exchange, id_headers, respond, retry_after, with_headers
+from ds4trio.server.exchange import Exchange, respond, with_headers
+from ds4trio.server.headers import id_headers, retry_after
 from ds4trio.server.origins import PREFLIGHT
 from ds4trio.server.record import Outcome, RequestRecord
 from ds4trio.server.web_page import PAGE_HEADERS

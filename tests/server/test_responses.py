@@ -211,6 +211,7 @@ async def test_a_background_answer_is_cancelled_in_the_queue() -> None:
         first = await ask(server, background=True)
         await server.gate.reached(1)
         second = await ask(server, background=True)
+        await until(lambda: server.engine.engine.stats.waiting == 1)
         nursery.start_soon(call, server, "POST", f"{PATH}/{second['id']}/cancel")
         await until(lambda: server.state.live[second["id"]].record.outcome)
         server.gate.release()
