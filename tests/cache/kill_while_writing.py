@@ -77,6 +77,7 @@ def keep_and_die(folder: Path, step: int) -> bool:
 
 
 def main(folder: Path) -> None:
+    os.fsync = lambda fd: None  # it is the process that dies, not the machine
     kills = 0
     lengths = set()
     while not keep_and_die(folder, kills):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ds4trio.cache.disk_stats import DiskStats
 from ds4trio.engine.stats import EngineStats
 from ds4trio.server.metrics import Metrics
 from ds4trio.server.record import Outcome, Phase, RequestRecord
@@ -56,7 +57,14 @@ def test_the_names_are_those_that_were_promised() -> None:
         "ds4trio_engine_steps_total",
         "ds4trio_prompt_tokens_total",
         "ds4trio_cached_prompt_tokens_total",
+        "ds4trio_cache_disk_bytes",
+        "ds4trio_cache_disk_written_bytes_total",
+        "ds4trio_cache_disk_evicted_bytes_total",
+        "ds4trio_cache_disk_dropped_bytes_total",
+        "ds4trio_cache_disk_lookups_total",
         "ds4trio_generated_tokens_total",
+        "ds4trio_drafted_tokens_total",
+        "ds4trio_accepted_tokens_total",
         "ds4trio_wasted_prompt_tokens_total",
         "ds4trio_wasted_generated_tokens_total",
         "ds4trio_kv_bytes",
@@ -135,6 +143,8 @@ ENGINE = {
     "ds4trio_prompt_tokens_total": 2,
     "ds4trio_cached_prompt_tokens_total": 3,
     "ds4trio_generated_tokens_total": 4,
+    "ds4trio_drafted_tokens_total": 9,
+    "ds4trio_accepted_tokens_total": 10,
     "ds4trio_wasted_prompt_tokens_total": 5,
     "ds4trio_wasted_generated_tokens_total": 6,
     "ds4trio_sequences state=running": 7,
@@ -155,6 +165,8 @@ def test_the_engines_figures_are_read_when_asked_for() -> None:
         generated_tokens=4,
         wasted_prompt_tokens=5,
         wasted_generated_tokens=6,
+        drafted_tokens=9,
+        accepted_tokens=10,
         running=7,
         waiting=8,
     )
@@ -167,3 +179,19 @@ def test_two_servers_in_one_process_count_apart() -> None:
     one, other = Metrics(), Metrics()
     one.observe(ended(Outcome.COMPLETED, Phase.WRITE))
     assert not any(name.startswith("ds4trio_requests") for name in samples(other))
+
+
+def test_what_the_folder_holds_is_read_when_asked() -> None:
+    metrics, stats = Metrics(), DiskStats()
+    metrics.watch_disk(lambda: stats)
+    stats.folder_bytes, stats.written_bytes, stats.evicted_bytes = 1, 2, 3
+    stats.refused_bytes, stats.unqueued_bytes, stats.hits, stats.misses = 4, 5, 6, 7
+    found = {n: v for n, v in samples(metrics).items() if n.startswith("ds4trio_cache_disk")}
+    assert found == {
+        "ds4trio_cache_disk_bytes": 1,
+        "ds4trio_cache_disk_written_bytes_total": 2,
+        "ds4trio_cache_disk_evicted_bytes_total": 3,
+        "ds4trio_cache_disk_dropped_bytes_total": 9,
+        "ds4trio_cache_disk_lookups_total result=hit": 6,
+        "ds4trio_cache_disk_lookups_total result=miss": 7,
+    }
