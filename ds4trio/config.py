@@ -130,6 +130,12 @@ class Settings:
     simulate_release_numerics: bool = _setting(
         False, "DeepSeek V4: round as the release's own kernels do; slower, for comparisons"
     )
+    speculative_tokens: int = _setting(
+        0,
+        "DeepSeek V4: tokens guessed ahead in each step by the layer of token prediction; answers stay "
+        "the same, and whether they come sooner depends on how often guesses hold",
+        minimum=0,
+    )
     api_keys_file: Path | None = _setting(
         None, "file with one API key a line; default: no key is needed"
     )

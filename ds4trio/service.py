@@ -383,6 +383,7 @@ def _load(source: Path, settings: Settings) -> CausalLM:
             experts=settings.experts,
             experts_hot_bytes=settings.experts_hot_bytes,
             simulate_release_numerics=settings.simulate_release_numerics,
+            speculative_tokens=settings.speculative_tokens,
         ),
     )
 

@@ -265,9 +265,11 @@ class Engine:
                 self._state_layout = state_layout
                 self.stats.kv = KvFigures(kv_budget_bytes)
                 self._loaded.set()
-            case StepReport(forwards, prompt_tokens, deliveries, kv):
+            case StepReport(forwards, prompt_tokens, deliveries, kv, drafted, accepted):
                 self.stats.steps += forwards
                 self.stats.prompt_tokens += prompt_tokens
+                self.stats.drafted_tokens += drafted
+                self.stats.accepted_tokens += accepted
                 self.stats.kv = kv or self.stats.kv
                 for job, items in deliveries.items():
                     self._deliver(self._streams[job], items)

@@ -14,7 +14,8 @@ class EngineStats:
     ``steps`` are forwards. ``prompt_tokens`` were computed or found in the cache;
     ``generated_tokens`` were sampled and published. *Wasted* tokens are those whose forward ended
     after their reader had left: the prompt's are among ``prompt_tokens``; the generated ones were
-    never sampled, so they are not among ``generated_tokens``. ``running`` and ``waiting`` count
+    never sampled, so they are not among ``generated_tokens``. *Drafted* tokens were guessed ahead
+    and computed; *accepted* ones of them proved right. ``running`` and ``waiting`` count
     what the worker holds: a reader that left is counted until the worker has let go.
     """
 
@@ -24,6 +25,8 @@ class EngineStats:
     generated_tokens: int = 0
     wasted_prompt_tokens: int = 0
     wasted_generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     running: int = 0
     waiting: int = 0
     kv: KvFigures = field(default_factory=KvFigures)

@@ -129,6 +129,8 @@ class _EngineCollector(Collector):
                 stats.cached_prompt_tokens,
             ),
             ("generated_tokens", "Tokens sampled.", stats.generated_tokens),
+            ("drafted_tokens", "Tokens guessed ahead and computed.", stats.drafted_tokens),
+            ("accepted_tokens", "Guessed tokens that proved right.", stats.accepted_tokens),
             (
                 "wasted_prompt_tokens",
                 "Prompt tokens computed after the server knew that the client was gone.",

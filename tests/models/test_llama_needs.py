@@ -67,7 +67,12 @@ def test_parameters_are_as_many_as_transformers_counts(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("experts", "mapped"), ("experts_hot_bytes", 0), ("simulate_release_numerics", True)],
+    [
+        ("experts", "mapped"),
+        ("experts_hot_bytes", 0),
+        ("simulate_release_numerics", True),
+        ("speculative_tokens", 1),
+    ],
 )
 def test_settings_of_another_family_are_refused(
     tmp_path_factory: pytest.TempPathFactory, name: str, value: object
