@@ -10,9 +10,11 @@ from typing import Protocol
 
 from ds4trio.errors import LoadError
 
-_WANTED = ["*.safetensors", "*.json", "tokenizer.model", "*.jinja"]
+_MODEL = ["*.safetensors", "*.json", "tokenizer.model", "*.jinja"]
+#: DeepSeek V4's own encoder, which is read, never run: its text tells how prompts are worded.
+_WANTED = [*_MODEL, "encoding/encoding_dsv4.py"]
 #: Sub-folders hold other formats; ``consolidated`` files hold the same weights once more.
-_UNWANTED = ["*/*", "consolidated*"]
+_UNWANTED = [*(f"*/{pattern}" for pattern in _MODEL), "consolidated*"]
 
 
 class DownloadSnapshot(Protocol):

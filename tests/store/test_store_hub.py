@@ -23,6 +23,7 @@ REPO_FILES = [
     "chat_template.jinja",
     "model-00001-of-00002.safetensors",
     "model-00002-of-00002.safetensors",
+    "encoding/encoding_dsv4.py",
     "consolidated.safetensors",
     "pytorch_model.bin",
     "training_args.bin",
@@ -31,6 +32,12 @@ REPO_FILES = [
     "original/params.json",
     "original/consolidated.00.pth",
     "onnx/model.safetensors",
+    "encoding/README.md",
+    "encoding/test_encoding_dsv4.py",
+    "encoding/tests/test_input_1.json",
+    "inference/model.py",
+    "inference/config.json",
+    "some/encoding/encoding_dsv4.py",
 ]
 
 
@@ -74,8 +81,8 @@ def test_only_weights_settings_and_tokenizer_are_fetched(tmp_path: Path) -> None
     hub = LocalHub(tmp_path / "snapshot", REPO_FILES)
     resolved = hub_store(tmp_path, hub).resolve("org/Model-1.5B")
     assert (resolved.path, resolved.name) == (hub.folder, "org/Model-1.5B")
-    fetched = {str(path.relative_to(hub.folder)) for path in hub.folder.rglob("*")}
-    assert fetched == set(REPO_FILES[:8])
+    fetched = {str(p.relative_to(hub.folder)) for p in hub.folder.rglob("*") if p.is_file()}
+    assert fetched == set(REPO_FILES[:9])
 
 
 def test_the_default_models_hub_name_is_fetched_from_the_hub(tmp_path: Path) -> None:
