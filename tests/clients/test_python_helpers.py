@@ -12,7 +12,7 @@ from anthropic import beta_async_tool, beta_tool
 from openai import pydantic_function_tool
 from pydantic import BaseModel
 from serving import serving
-from talking import repeat, talking, talking_format
+from talking import MARK, repeat, talking, talking_format
 from ways import entered, every_way, in_way, now
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ PERSON = ADA.model_dump_json()
 CALL = f'<tool_call>{{"name": "GetWeather", "arguments": {PARIS.model_dump_json()}}}</tool_call>'
 THINKING = f"<think>Paris, then.</think>{CALL}"
 FINAL = "It is 21 degrees."
+RAW = f"{MARK}user: Hi{MARK}assistant: "
 
 
 @pytest.fixture
@@ -84,13 +85,15 @@ async def chat(client: Client) -> list[Any]:
     result = {"role": "tool", "tool_call_id": call.id, "content": "21 degrees"}
     said = called.choices[0].message.to_dict()
     answer = await now(completions.create(**asked, messages=[*messages, said, result]))
-    return [*told, answer.choices[0].message.content]
+    raw = await now(client.completions.create(model="any", prompt=RAW, logprobs=1))
+    return [*told, answer.choices[0].message.content, raw.choices[0].text]
 
 
 @every_way
 async def test_chat(how: str, server: Server) -> None:
     called = ["tool_calls", PARIS]
-    assert await in_way(how, openai, server.url, chat) == [ADA, ADA, *called, *called, FINAL]
+    told = await in_way(how, openai, server.url, chat)
+    assert told == [ADA, ADA, *called, *called, FINAL, "Hi"]
 
 
 # --- messages ---
@@ -177,6 +180,9 @@ async def responses(client: Client) -> list[Any]:
     whole = [*history, *(item.to_dict() for item in called.output), result]
     answer = await now(made.create(**asked, input=whole, store=False))
     assert answer.usage.input_tokens == stored.usage.input_tokens
+    assert await now(made.retrieve(stored.id)) == stored
+    (kept,) = (await now(made.input_items.list(stored.id))).data
+    assert (kept.call_id, kept.output) == (call.call_id, "21 degrees")
     return [*told, answer.output_text]
 
 

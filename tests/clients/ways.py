@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -20,8 +21,9 @@ import trio
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
+from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
 from playing import assert_exactly
 from pydantic import TypeAdapter
 
@@ -35,9 +37,13 @@ Client: TypeAlias = Any
 
 every_way = pytest.mark.parametrize("how", ["thread", "asyncio", "trio"])
 
+#: What may be read where; an answer's id is left out of its path.
 WHOLE: dict[str, list[TypeAdapter[Any]]] = {
     "/v1/chat/completions": [TypeAdapter(ChatCompletion)],
+    "/v1/completions": [TypeAdapter(Completion)],
     "/v1/responses": [TypeAdapter(Response)],
+    "/v1/responses/": [TypeAdapter(Response)],
+    "/v1/responses//input_items": [TypeAdapter(ResponseItemList)],
     "/v1/messages": [TypeAdapter(Message), TypeAdapter(BetaMessage)],
     "/v1/messages/count_tokens": [TypeAdapter(MessageTokensCount)],
 }
@@ -67,7 +73,7 @@ class Strictly:
         self._check(response)
 
     def _check(self, response: httpx2.Response) -> None:
-        path = response.request.url.path
+        path = re.sub(r"(?<=/)resp_\w+", "", response.request.url.path)
         if response.is_error:
             _assert_strictly(ERRORS[path], response.text)
         elif response.headers["content-type"].startswith("text/event-stream"):
