@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: All that the issue of structured output asks for take minutes.
 EVERY = bool(os.environ.get("DS4TRIO_TEST_ALL_SCHEMAS"))
-SCHEMAS = 200 if EVERY else 12
+SCHEMAS = 200 if EVERY else 24
 #: What a random schema lets through may be long: an array of arrays of words.
 MAX_TOKENS = 400
 AT_ONCE = 8

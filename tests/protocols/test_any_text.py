@@ -9,7 +9,7 @@ from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4trio.chat.deepseek_v4_dsml import MARK
@@ -106,6 +106,7 @@ def is_whole(name: str, stream: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", BODIES)
+@settings(max_examples=50)
 @given(
     text=TEXTS,
     cuts=st.lists(st.integers(0, 80), max_size=8),

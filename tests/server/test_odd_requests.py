@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 JSON = {"content-type": "application/json"}
 #: Of about 13 500 in all, which take minutes.
-EACH_ROUTE = 50
+EACH_ROUTE = 60
 
 
 def chosen(route: str) -> list[OddRequest]:
