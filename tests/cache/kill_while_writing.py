@@ -83,7 +83,7 @@ def main(folder: Path) -> None:
     while not keep_and_die(folder, kills):
         kills += 1
         disk = Disk(folder, kind=DENSE)
-        assert not list(disk.folder.path.glob("*.part"))
+        assert {*disk.folder.path.iterdir()} == {*disk.files(), disk.folder.bad}
         found = disk.store.find(IDS, 1)
         length = found[-1].stop if found else 0
         assert not found or same(joined(found), joined(dense_chain(IDS, length)))

@@ -27,7 +27,7 @@ from ds4trio.cache.disk_tensors import stored
 from ds4trio.cache.disk_writer import RETRY_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 IDS = random.Random(1).choices(range(1000), k=600)
 LENGTH = 300
@@ -66,7 +66,7 @@ def assert_missed(disk: Disk, caplog: pytest.LogCaptureFixture | None = None) ->
     assert same(joined(disk.store.find(IDS, 200)), state(IDS, 0, 200))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_any_bit_flipped(place: float, bit: int) -> None:
     with one_file() as (disk, file, data):
@@ -125,6 +125,29 @@ def test_a_whole_file_that_says_otherwise(field: str, caplog: pytest.LogCaptureF
         file.write_bytes(b"".join(encode(metadata | {field: "2"}, tensors)))
         assert_missed(disk, caplog)
         assert f"another {field}" in caplog.text
+
+
+TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
+    "one less": lambda t: {"kv": t["kv"], "tip.window": t["tip.window"]},
+    "one more": lambda t: t | {"more": t["kv"]},
+    "other type": lambda t: t | {"kv": t["kv"].to(torch.float64)},
+    "other shape": lambda t: t | {"kv": t["kv"][:29].contiguous()},
+    "fewer rows": lambda t: t | {"pooled": t["pooled"][1:].contiguous()},
+    "no tip": lambda t: {"kv": t["kv"], "pooled": t["pooled"]},
+    "other tip": lambda t: t | {"tip.other": t["tip.window"]},
+}
+
+
+@pytest.mark.parametrize("change", TENSORS)
+def test_a_whole_file_with_other_tensors(change: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As if written by a version of the model's code that saved its states otherwise."""
+    with one_file() as (disk, file, _):
+        name = SegmentName.parse(file.name)
+        assert name is not None
+        tensors = TENSORS[change](state(IDS, 0, 200))
+        data = {key: stored(tensor) for key, tensor in tensors.items()}
+        file.write_bytes(b"".join(encode(metadata_of(IDENTITY, name, None), data)))
+        assert_missed(disk, caplog)
 
 
 def test_what_is_before_a_damaged_file_is_still_found(tmp_path: Path) -> None:

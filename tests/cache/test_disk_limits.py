@@ -135,3 +135,16 @@ def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
         disk.keep(dense_chain(IDS, 1500))
     assert disk.store.find(IDS, 1500)
     assert disk.store.find(ids(1), 1) == []
+
+
+def test_what_nothing_leads_to_is_not_written(tmp_path: Path) -> None:
+    """Another process made room, while the next file waited to be written."""
+    disk = Disk(tmp_path, kind=DENSE)
+    disk.keep(dense_chain(IDS, 200))
+    disk.store.offer(dense_chain(IDS, 300))
+    (before,) = disk.files()
+    before.unlink()
+    disk.write()
+    assert disk.files() == []
+    disk.keep(dense_chain(IDS, 300))
+    assert disk.store.find(IDS, 300)
