@@ -74,7 +74,7 @@ class PrefixTree:
             yield node
             ahead += node.children.values()
 
-    def walk(self, token_ids: Sequence[int]) -> tuple[list[Node], int]:
+    def walk(self, token_ids: tuple[int, ...]) -> tuple[list[Node], int]:
         """As far as these tokens lead: the nodes, and how many of the tokens they have. The last
         node may go on otherwise, or further.
         """
@@ -176,7 +176,7 @@ class PrefixTree:
         return rows
 
 
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     """How many tokens two sequences begin with alike."""
     same, most = 0, min(len(one), len(other))
     while same < most:  # halving: slices are compared at the speed of C

@@ -37,17 +37,19 @@ MOST_BIAS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class StateMemory:
-    """How much there is for the states of all sequences."""
+    """How much there is for the states of all sequences, of which so many may run."""
 
     layout: StateLayout
     budget_bytes: int
+    max_running: int
 
-    def room(self, prompt_tokens: int, wanted: int) -> int:
-        """How many tokens of those wanted there is memory for, beside the prompt.
+    def room(self, prompt_tokens: int, wanted: int | None, most: int) -> int:
+        """How many tokens of an answer there is memory for: of those wanted, or, if that was not
+        said, of a fair share, so that others can run beside it; and ``most`` at most.
 
-        Raises: RequestError, if not even the prompt has room.
+        Raises: RequestError, if there is not even room for the prompt.
         """
-        least = self.layout.nbytes(prompt_tokens + min(wanted, 1))
+        least = self.layout.nbytes(prompt_tokens + min(most, 1))
         if least > self.budget_bytes:
             raise RequestError(
                 f"This prompt needs {least} bytes of memory, more than all that there is for "
@@ -55,8 +57,12 @@ class StateMemory:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        lengths = range(prompt_tokens, prompt_tokens + wanted + 1)
-        return bisect_right(lengths, self.budget_bytes, key=self.layout.nbytes) - 1
+        nbytes = self.budget_bytes
+        if wanted is None:
+            share = self.budget_bytes // self.max_running
+            nbytes = min(nbytes, max(least, self.layout.nbytes(prompt_tokens) + share))
+        lengths = range(prompt_tokens, prompt_tokens + most + 1)
+        return bisect_right(lengths, nbytes, key=self.layout.nbytes) - 1
 
 
 def new_job(
@@ -80,7 +86,7 @@ def new_job(
     if max_tokens < 0:
         raise RequestError("max_tokens must not be negative.", param="max_tokens")
     _check_settings(request, vocab_size)
-    max_tokens = memory.room(len(prompt), max_tokens)
+    max_tokens = memory.room(len(prompt), request.max_tokens, max_tokens)
     return Job(replace(request, token_ids=prompt), max_tokens, time.perf_counter())
 
 

@@ -183,7 +183,8 @@ class Engine:
 
     def _open(self, requests: Sequence[EngineRequest]) -> list[TokenStream]:
         self.check_capacity(len(requests))
-        memory = StateMemory(self._state_layout, self.stats.kv.budget_bytes)
+        budget_bytes, places = self.stats.kv.budget_bytes, self._limits.max_running
+        memory = StateMemory(self._state_layout, budget_bytes, places)
         jobs = [new_job(r, self.context_tokens, self.vocab_size, memory) for r in requests]
         readers = trio.lowlevel.ParkingLot()
         window = self._limits.max_unread_tokens

@@ -70,9 +70,9 @@ class GreedySpans(Protocol):
 class EngineRequest:
     """One sequence to continue.
 
-    ``max_tokens`` None: as far as the context allows; 0: only the prompt is computed. ``stop_ids``
-    end the sequence and are not part of it; they are not sampled before ``min_tokens`` tokens, nor
-    where the constraint does not let the sequence end.
+    ``max_tokens`` None: as far as the context and a fair share of the memory allow; 0: only the
+    prompt is computed. ``stop_ids`` end the sequence and are not part of it; they are not sampled
+    before ``min_tokens`` tokens, nor where the constraint does not let the sequence end.
 
     A sequence with a ``thinking_end`` begins within thoughts, which end when these tokens have been
     sampled, one after the other. Thoughts are under no constraint; after ``thinking_budget`` tokens
@@ -83,6 +83,8 @@ class EngineRequest:
     ``stable_prefixes`` are lengths at which later prompts are likely to part from this one (the end
     of the system prompt and of what it says of tools, the end of a turn): places worth keeping for
     a model that can only go on from where it was saved.
+
+    ``share``: whose it is, which decides when it has its turn.
 
     ``logprobs`` asks for each sampled token's, and those of so many likeliest tokens at its place.
     They are natural logarithms of the model's own distribution, before temperature, filters,
@@ -101,6 +103,7 @@ class EngineRequest:
     thinking_budget: int | None = None
     new_greedy_spans: Callable[[], GreedySpans | None] | None = None
     stable_prefixes: tuple[int, ...] = ()
+    share: Share = Share()
 
 
 class EndReason(StrEnum):

@@ -39,6 +39,8 @@ async def open_rig(
     prefill_chunk_tokens: int = 128,
     max_unread_tokens: int = 64,
     release_timeout_s: float = 30.0,
+    kv_budget_bytes: int = 1 << 20,
+    prefix_cache: bool = True,
 ) -> AsyncIterator[Rig]:
     """A gated rig's worker stops in each forward; the gate is opened when the block is left."""
     gate = StepGate()
@@ -52,6 +54,8 @@ async def open_rig(
         prefill_chunk_tokens=prefill_chunk_tokens,
         max_unread_tokens=max_unread_tokens,
         release_timeout_s=release_timeout_s,
+        kv_budget_bytes=kv_budget_bytes,
+        prefix_cache=prefix_cache,
         threads=1,  # tiny tensors: more would only wait for each other on a busy machine
     ) as engine:
         with gate.opened_at_exit():

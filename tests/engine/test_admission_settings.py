@@ -13,7 +13,7 @@ from ds4trio.errors import RequestError
 from ds4trio.models.base import StateLayout
 from ds4trio.request import SamplingParams
 
-MEMORY = StateMemory(StateLayout({}), budget_bytes=0)
+MEMORY = StateMemory(StateLayout({}), budget_bytes=0, max_running=1)
 
 #: Beyond what float32 holds, as a float and as an integer of Python's.
 HUGE = (1e39, 10**400, inf, nan)
