@@ -34,6 +34,7 @@ BELOW: dict[str, set[str]] = {
     "service": VOCABULARY
     | {"reply", "engine", "constraint", "chat", "text", "models", "store", "threads", "cache"},
     "inspect_model": LEAVES | {"chat", "text", "models", "store"},
+    "quality": LEAVES | {"text", "models", "store"},
     "server": VOCABULARY | {"service", "reply", "protocols", "threads", "logs", "engine", "cache"},
     "testing": VOCABULARY
     | {"service", "engine", "constraint", "chat", "text", "models", "threads"},
@@ -64,6 +65,7 @@ LIBRARY_HOMES: dict[str, set[str]] = {
         "engine/penalties",
         "engine/guide",
         "engine/logprobs",
+        "quality",
         "testing",
     },
     "llguidance": {"constraint"},

@@ -70,12 +70,12 @@ def _load_packed(config: LlamaConfig, weights: Weights, packer: Packer) -> Nativ
     """A layer at a time, so that no more than one is there in float32."""
     table = (config.vocab_size, config.hidden_size)
     embedding = weights.take("model.embed_tokens.weight", *table)
-    packed = packer(embedding)
+    packed = packer.table(embedding)
     if config.tied_embeddings:
         weights.take_copy_of("lm_head.weight", embedding)
         head = packed
     else:
-        head = packer(weights.take("lm_head.weight", *table))
+        head = packer.table(weights.take("lm_head.weight", *table))
     del embedding
     layers = tuple(packer.layer(_layer(config, weights, index)) for index in range(config.layers))
     norm = weights.take("model.norm.weight", config.hidden_size)

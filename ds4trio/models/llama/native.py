@@ -6,7 +6,8 @@ Shapes: N hidden size, Q query heads, K key and value heads, D features of a hea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ds4trio.models.llama.model import LayerWeights, Linear
     from ds4trio.models.options import Quantised
 
-#: What rounding alone leaves, against a matrix's largest weight, where it once was quantised so.
+#: What rounding alone leaves where weights once were quantised so, as a share of the largest.
 _ROUNDING = 1e-4
 
 
@@ -43,16 +44,23 @@ class Packer:
     native: Native
     kind: Quantised
 
-    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Packed:
+    def matrix(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Packed:
         """Shapes: weight (rows, cols), bias (rows,), both float32."""
-        bits = 8 if self.kind == "int8" else 4
-        packed, error = self.native.pack(weight, bits)
-        if self.kind == "lossless" and error > _ROUNDING * weight.abs().max():
+        limit = _ROUNDING if self.kind == "lossless" else math.inf
+        return self._packed(weight, bias, limit)
+
+    def table(self, weight: torch.Tensor) -> Packed:
+        """The embedding or the head: what 4 bits lose there costs most."""
+        return self._packed(weight, None, _ROUNDING)
+
+    def _packed(self, weight: torch.Tensor, bias: torch.Tensor | None, limit: float) -> Packed:
+        packed, error = self.native.pack(weight, 8 if self.kind == "int8" else 4, limit)
+        if error > limit:
             packed, _ = self.native.pack(weight, 8)
-        return Packed(packed.blocks, packed.rows, packed.cols, packed.bits, bias)
+        return replace(packed, bias=bias)
 
     def linear(self, linear: Linear) -> Packed:
-        return self(linear.weight, linear.bias)
+        return self.matrix(linear.weight, linear.bias)
 
     def layer(self, layer: LayerWeights) -> PackedLayer:
         return PackedLayer(

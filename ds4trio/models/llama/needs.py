@@ -73,7 +73,7 @@ def _packed_bytes(config: LlamaConfig, bits: int) -> int:
     numbers += (queries + config.kv_heads) * head_dim if config.qk_norm else 0
     tables = 1 if config.tied_embeddings else 2
     return (
-        tables * packed_bytes(config.vocab_size, hidden, bits)
+        tables * packed_bytes(config.vocab_size, hidden, 8)
         + 4 * hidden
         + config.layers * (layer + 4 * numbers)
     )

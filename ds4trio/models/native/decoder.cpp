@@ -335,15 +335,19 @@ void forward(const Decoder* decoder, const int32_t* ids, int tokens, const Span*
   together(threads, [&](Team& team, int me) { step.run(team, me, logits); });
 }
 
-// Quantise a matrix. Returns the largest error of a weight.
-float pack(const float* w, int rows, int cols, int bits, void* to, int threads) {
+// Quantise a matrix. Returns the largest error of a weight, as a share of the largest weight of its
+// block; once that is over `limit`, the rest is left undone.
+float pack(const float* w, int rows, int cols, int bits, void* to, float limit, int threads) {
   const int groups = (rows + kRows - 1) / kRows;
+  std::atomic<bool> hopeless{false};
   float error = 0;
 #pragma omp parallel for num_threads(threads) reduction(max : error)
   for (int g = 0; g < groups; ++g) {
-    const float here = bits == 4 ? pack_group(w, rows, cols, g, static_cast<Block4*>(to), coded4)
-                                 : pack_group(w, rows, cols, g, static_cast<Block8*>(to), coded8);
-    error = std::max(error, here);
+    if (hopeless.load(std::memory_order_relaxed)) continue;
+    error = std::max(error, bits == 4
+                                ? pack_group(w, rows, cols, g, static_cast<Block4*>(to), Coder4())
+                                : pack_group(w, rows, cols, g, static_cast<Block8*>(to), Coder8()));
+    if (error > limit) hopeless.store(true, std::memory_order_relaxed);
   }
   return error;
 }

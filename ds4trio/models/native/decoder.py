@@ -6,6 +6,7 @@ The structures are those of ``decoder.cpp``, field by field.
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,7 @@ class Native:
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, integer = ctypes.c_void_p, ctypes.c_int
         self._pack = library.pack
-        self._pack.argtypes = [pointer, integer, integer, integer, pointer, integer]
+        self._pack.argtypes = [pointer, integer, integer, integer, pointer, ctypes.c_float, integer]
         self._pack.restype = ctypes.c_float
         self._expand = library.expand
         self._expand.argtypes = [ctypes.POINTER(CMatrix), pointer]
@@ -122,16 +123,19 @@ class Native:
         ]
         self._forward.restype = None
 
-    def pack(self, weight: torch.Tensor, bits: int) -> tuple[Packed, float]:
+    def pack(
+        self, weight: torch.Tensor, bits: int, limit: float = math.inf
+    ) -> tuple[Packed, float]:
         """A matrix in ``bits`` (4 or 8), and the largest error of a weight.
 
-        Shapes: weight (rows, cols) float32, cols a multiple of 32.
+        An error is a share of the largest of the 32 weights beside it. If it is over ``limit``, the
+        matrix is of no use. Shapes: weight (rows, cols) float32, cols a multiple of 32.
         """
         weight = weight.contiguous()
         rows, cols = weight.shape
         blocks = torch.empty(packed_bytes(rows, cols, bits), dtype=torch.uint8)
         threads = torch.get_num_threads()
-        error = self._pack(weight.data_ptr(), rows, cols, bits, blocks.data_ptr(), threads)
+        error = self._pack(weight.data_ptr(), rows, cols, bits, blocks.data_ptr(), limit, threads)
         return Packed(blocks, rows, cols, bits), error
 
     def expand(self, packed: Packed) -> torch.Tensor:

@@ -8,39 +8,61 @@ namespace ds4trio {
 
 struct Codes {
   float d, m;  // as they will be read back from half precision
-  int code[kBlock];
+  alignas(32) int32_t code[kBlock];
   float error;  // the largest, of a weight
 };
 
-inline Codes coded(const float* w, float d, float m, int least, int most) {
-  Codes out;
-  out.d = from_half(to_half(d));
-  out.m = from_half(to_half(m));
-  out.error = 0;
-  for (int k = 0; k < kBlock; ++k) {
-    const float exact = out.d != 0 ? (w[k] - out.m) / out.d : 0;
-    out.code[k] = int(std::min(std::max(std::nearbyint(exact), float(least)), float(most)));
-    out.error = std::max(out.error, std::fabs(out.d * out.code[k] + out.m - w[k]));
+inline void code(const float* w, float d, float m, int least, int most, Codes* out) {
+  out->d = from_half(to_half(d));
+  out->m = from_half(to_half(m));
+  const __m256 scale = _mm256_set1_ps(out->d), offset = _mm256_set1_ps(out->m);
+  const __m256 divisor = _mm256_set1_ps(out->d != 0 ? out->d : 1);
+  const __m256 low = _mm256_set1_ps(float(least)), high = _mm256_set1_ps(float(most));
+  __m256 error = _mm256_setzero_ps();
+  for (int k = 0; k < kBlock; k += 8) {
+    const __m256 exact = _mm256_loadu_ps(w + k);
+    __m256 q = _mm256_div_ps(_mm256_sub_ps(exact, offset), divisor);
+    q = _mm256_round_ps(q, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    q = _mm256_min_ps(_mm256_max_ps(q, low), high);
+    const __m256 off = _mm256_sub_ps(_mm256_fmadd_ps(q, scale, offset), exact);
+    error = _mm256_max_ps(error, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), off));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out->code + k), _mm256_cvtps_epi32(q));
   }
-  return out;
+  out->error = max_of(error);
+}
+
+struct Range {
+  float low, high;
+};
+
+inline Range range_of(const float* w) {
+  __m256 low = _mm256_loadu_ps(w), high = low;
+  for (int k = 8; k < kBlock; k += 8) {
+    low = _mm256_min_ps(low, _mm256_loadu_ps(w + k));
+    high = _mm256_max_ps(high, _mm256_loadu_ps(w + k));
+  }
+  return {-max_of(_mm256_sub_ps(_mm256_setzero_ps(), low)), max_of(high)};
 }
 
 // The better of two ways, those of GGUF's Q4_1 and Q4_0: what was made with either comes out as it
 // was, code by code.
-inline Codes coded4(const float* w) {
-  const auto [low, high] = std::minmax_element(w, w + kBlock);
-  const float extreme = -*low > *high ? *low : *high;
-  const Codes spread = coded(w, (*high - *low) / 15, *low, 0, 15);
-  const Codes centred = coded(w, extreme / -8, extreme, 0, 15);
-  return centred.error < spread.error ? centred : spread;
-}
+struct Coder4 {
+  void operator()(const float* w, const Range& range, Codes* out) const {
+    code(w, (range.high - range.low) / 15, range.low, 0, 15, out);
+    if (out->error == 0) return;
+    const float extreme = -range.low > range.high ? range.low : range.high;
+    Codes centred;
+    code(w, extreme / -8, extreme, 0, 15, &centred);
+    if (centred.error < out->error) *out = centred;
+  }
+};
 
 // As GGUF's Q8_0.
-inline Codes coded8(const float* w) {
-  float largest = 0;
-  for (int k = 0; k < kBlock; ++k) largest = std::max(largest, std::fabs(w[k]));
-  return coded(w, largest / 127, 0, -127, 127);
-}
+struct Coder8 {
+  void operator()(const float* w, const Range& range, Codes* out) const {
+    code(w, std::max(-range.low, range.high) / 127, 0, -127, 127, out);
+  }
+};
 
 inline void put(Block4& block, int lane, const Codes& codes) {
   block.d[lane] = to_half(codes.d);
@@ -54,7 +76,8 @@ inline void put(Block8& block, int lane, const Codes& codes) {
   for (int k = 0; k < kBlock; ++k) block.codes[k / 4][4 * lane + k % 4] = int8_t(codes.code[k]);
 }
 
-// Eight rows, of which those beyond the matrix are zero. Returns the largest error of a weight.
+// Eight rows, of which those beyond the matrix are zero. Returns the largest error of a weight, as a
+// share of the largest weight of its block.
 template <typename Block, typename Coder>
 inline float pack_group(const float* w, int rows, int cols, int group, Block* to, Coder coder) {
   const int blocks = cols / kBlock;
@@ -62,9 +85,13 @@ inline float pack_group(const float* w, int rows, int cols, int group, Block* to
   std::memset(to + size_t(group) * blocks, 0, blocks * sizeof(Block));
   for (int lane = 0; lane < kRows && kRows * group + lane < rows; ++lane)
     for (int b = 0; b < blocks; ++b) {
-      const Codes codes = coder(w + size_t(kRows * group + lane) * cols + kBlock * b);
+      const float* from = w + size_t(kRows * group + lane) * cols + kBlock * b;
+      const Range range = range_of(from);
+      const float largest = std::max(-range.low, range.high);
+      Codes codes;
+      coder(from, range, &codes);
       put(to[size_t(group) * blocks + b], lane, codes);
-      error = std::max(error, codes.error);
+      if (largest > 0) error = std::max(error, codes.error / largest);
     }
   return error;
 }
