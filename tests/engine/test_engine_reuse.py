@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import trio.testing
-from engine_rig import Rig, open_rig, read_all, read_tokens, token_ids
+from engine_rig import Rig, open_rig, read_all, read_tokens
 
 from ds4trio.engine.job import EndReason, EngineRequest, JobReport
 from ds4trio.engine.states import States
