@@ -10,8 +10,9 @@ import re
 from typing import TYPE_CHECKING, assert_never
 
 from ds4trio.chat.messages import tool_parameters
+from ds4trio.chat.tool_choice import forced_tools
 from ds4trio.errors import RequestError
-from ds4trio.request import Choice, JsonSchema, LarkGrammar, NamedTool, OutputFormat, Regex
+from ds4trio.request import Choice, JsonSchema, LarkGrammar, OutputFormat, Regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,20 +33,13 @@ def answer_format(request: GenerationRequest, markup: ToolMarkup) -> OutputForma
     A forced call takes the place of any other form; where calls are free, the answer either calls
     or has the form. Raises: RequestError.
     """
-    tools, form = request.tools, request.output_format
-    match request.tool_choice:
-        case NamedTool(name):
-            tools = tuple(tool for tool in tools if tool.name == name)
-            if not tools:
-                raise RequestError(f"there is no tool {name!r}", param="tool_choice")
-        case "required":
-            if not tools:
-                raise RequestError("there are no tools to choose from", param="tools")
-        case "auto" | "none" as choice:
-            if form is None or not tools or choice == "none":
-                return form
-            calls = _calls(request, tools, markup)
-            return LarkGrammar(f"start: calls | answer\n{calls}answer: {form_rule(form)}\n")
+    tools = forced_tools(request)
+    if tools is None:
+        form = request.output_format
+        if form is None or not request.tools or request.tool_choice == "none":
+            return form
+        calls = _calls(request, request.tools, markup)
+        return LarkGrammar(f"start: calls | answer\n{calls}answer: {form_rule(form)}\n")
     for tool in tools:
         if tool.grammar:
             raise RequestError(

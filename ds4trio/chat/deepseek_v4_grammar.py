@@ -6,13 +6,15 @@ Source: llguidance's dialect of Lark (its ``docs/syntax.md``: ``%json``, ``%lark
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ds4trio.chat.call_grammar import form_rule
 from ds4trio.chat.call_reader import INPUT_KEY
-from ds4trio.chat.deepseek_v4_dsml import MARK
-from ds4trio.errors import RequestError
-from ds4trio.request import LarkGrammar, NamedTool
+from ds4trio.chat.deepseek_v4_dsml import DSML, MARK, PLAIN
+from ds4trio.chat.tool_choice import forced_tools
+from ds4trio.request import LarkGrammar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,30 +34,50 @@ json: %json {json.dumps({"x-guidance": _SPACING})}
 parameter: "<{MARK}parameter name=\\"" /[^"<>\\n]+/ "\\" string=\\"" any_value "\\n"
 any_value: "true\\">" text | "false\\">" json "{_VALUE_END}"
 """
+_BLOCK = re.escape(DSML.block[0])
+#: How calls may begin in other spellings, or with other tags, that are read too.
+_OTHERS = "|".join(
+    (
+        *map(re.escape, (*DSML.block[1:], *DSML.call)),
+        *(rf"{re.escape(tag)}[^>]*>\s*<invoke" for tag in PLAIN.block),
+        rf"{_BLOCK}([^>]|>[^\n])",
+    )
+)
+_LEAD_END = json.dumps(f"{DSML.block[0]}>\n", ensure_ascii=False)
+#: Text without calls; and text up to calls.
+_PROSE = rf"""
+PROSE: ~/(?s:.*)({_BLOCK}|{_OTHERS})(?s:.*)/
+LEAD: ~/(?s:.*)({_OTHERS})(?s:.*)/
+lead[suffix={_LEAD_END}]: LEAD
+"""
 
 
 def answer_format(request: GenerationRequest, *, in_block: bool) -> OutputFormat | None:
     """What a request demands of the answer's text.
 
     A forced call takes the place of any other form; where calls are free, the answer either calls
-    or has the form. ``in_block``: the prompt has begun the calls. Raises: RequestError.
+    or has the form. Without a form it is any text, then maybe calls: held to their tools, if these
+    are strict. ``in_block``: the prompt has begun the calls. Raises: RequestError.
     """
-    tools, form = request.tools, request.output_format
-    match request.tool_choice:
-        case NamedTool(name):
-            tools = tuple(tool for tool in tools if tool.name == name)
-            if not tools:
-                raise RequestError(f"there is no tool {name!r}", param="tool_choice")
-        case "required":
-            if not tools:
-                raise RequestError("there are no tools to choose from", param="tools")
-        case "auto" | "none" as choice:
-            if form is None or not tools or choice == "none":
-                return form
-            rules = _calls(tools, parallel=request.parallel_tool_calls, in_block=False)
-            return LarkGrammar(f"start: calls | answer\nanswer: {form_rule(form)}\n{rules}")
-    rules = _calls(tools, parallel=request.parallel_tool_calls, in_block=in_block)
-    return LarkGrammar(f"start: calls\n{rules}")
+    tools, parallel = forced_tools(request), request.parallel_tool_calls
+    if tools is not None:
+        return LarkGrammar(f"start: calls\n{_calls(tools, parallel=parallel, in_block=in_block)}")
+    form, tools = request.output_format, request.tools
+    if not tools or request.tool_choice == "none":
+        return form
+    if form is not None:
+        rules = _calls(tools, parallel=parallel, in_block=False)
+        return LarkGrammar(f"start: calls | answer\nanswer: {form_rule(form)}\n{rules}")
+    if not any(_is_held(tool) for tool in tools):
+        return None
+    free = [tool if _is_held(tool) else replace(tool, parameters={}) for tool in tools]
+    rules = _calls(free, parallel=parallel, in_block=True)
+    return LarkGrammar(f"start: PROSE | lead calls\n{_PROSE}{rules}")
+
+
+def _is_held(tool: ToolSpec) -> bool:
+    """Whether its calls must be what it says even where the model is free to call it."""
+    return tool.strict or bool(tool.grammar)
 
 
 def _calls(tools: Sequence[ToolSpec], *, parallel: bool, in_block: bool) -> str:

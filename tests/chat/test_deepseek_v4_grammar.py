@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from deepseek_v4_rig import CLOSE, OPEN, ask, chat_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from ds4trio.errors import RequestError
+from ds4trio.events import ToolCallStarted
 from ds4trio.request import (
     Choice,
     GenerationRequest,
@@ -124,6 +128,69 @@ def test_a_form_and_free_calls() -> None:
     assert holds(request, '{"a": 1}')
     assert holds(request, BEGIN + call("weather", OSLO) + END)
     assert not holds(request, '{"a": "b"}')
+
+
+STRICT = replace(WEATHER, strict=True)
+GOOD = call("weather", OSLO)
+BAD = call("weather", parameter("days", "false", "3"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "allowed"),
+    [
+        ("", True),
+        ("Hello", True),
+        (f"a < b, <｜, {CLOSE}invoke>, <tool_calls> and </think>", True),
+        (f"Hi{BEGIN}{GOOD}{END}", True),
+        (f"{BEGIN[2:]}{GOOD}{GOOD}{END}", True),
+        (BEGIN + call("clock", parameter("any", "false", "[1]")) + END, True),
+        (f"Hi{BEGIN}{BAD}{END}", False),
+        (BEGIN + call("other") + END, False),
+        (BEGIN, False),
+        (f"Hi {GOOD}", False),
+        (f"Hi {OPEN}tool_calls >\n{GOOD}{END}", False),
+        (f"Hi {OPEN}tool_calls>{GOOD}{END}", False),
+        ("Hi <|DSML|tool_calls>\n", False),
+        ('<tool_calls a="1">\n<invoke name="weather">', False),
+        (f"Hi{BEGIN}{GOOD}{END}{BEGIN}{BAD}{END}", False),
+    ],
+)
+def test_free_calls_of_strict_tools(answer: str, allowed: bool) -> None:
+    """Any text, until calls begin. A tool that is not strict may be called with anything."""
+    assert holds(ask(HI, tools=(STRICT, CLOCK)), answer) == allowed
+
+
+def test_a_custom_tools_grammar_holds_where_calls_are_free() -> None:
+    request = ask(HI, tools=(WEATHER, PATCH))
+    good, bad = parameter("input", "true", "*** Begin\nabc"), parameter("input", "true", "abc")
+    assert holds(request, f"Hi{BEGIN}{BAD}{call('patch', good)}{END}")
+    assert not holds(request, f"Hi{BEGIN}{call('patch', bad)}{END}")
+
+
+PIECES = [
+    *("Hi", " ", "\n", "<", ">", OPEN, CLOSE, "tool_calls", "tool_calls>\n", "invoke", "</think>"),
+    *(
+        "<tool_calls>",
+        '<invoke name="weather">',
+        "<|DSML|tool_calls>\n",
+        "<DSML｜",
+        "<｜｜DSML｜｜",
+    ),
+    *(BEGIN, GOOD, BAD, END, call("clock"), OSLO),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=7).map("".join))
+@settings(max_examples=300)
+def test_no_call_that_is_read_is_against_a_strict_tool(answer: str) -> None:
+    request = ask(HI, tools=(STRICT, CLOCK), thinking=Thinking(enabled=False))
+    chat = chat_format()
+    parser = chat.new_parser(request, chat.render(request))
+    events = [*parser.feed(answer), *parser.finish()]
+    named = [event.name for event in events if isinstance(event, ToolCallStarted)]
+    if named and holds(request, answer):
+        assert answer.count(GOOD) == named.count("weather")
+        assert BAD not in answer
 
 
 @pytest.mark.parametrize("form", [JsonSchema({"type": "object"}), Choice(("a", "b"))])
