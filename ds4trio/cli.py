@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ds4trio.bench.cache import CachePlan
+from ds4trio.bench.loads import add_loads, run_load
 from ds4trio.bench.storm import StormPlan
 from ds4trio.config import DEFAULT_MODEL, Settings, convert, describe, load_settings
 from ds4trio.errors import ConfigError, Ds4TrioError
@@ -47,8 +48,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 _cache(options)
             case "bench" if options.load == "storm":
                 _bench_storm(options)
-            case "bench":
+            case "bench" if options.load == "cache":
                 _bench_cache(options)
+            case "bench":
+                run_load(_settings(options), options)
     except* Ds4TrioError as group:
         sys.exit(f"ds4trio: {_first_line(group)}")
     except* KeyboardInterrupt:
@@ -85,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     loads = bench.add_subparsers(dest="load", required=True, parser_class=_Parser)
     _add_storm(loads)
     _add_bench_cache(loads)
+    add_loads(loads, _add_settings)
     return parser
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ds4trio.bench.client import Target
 
@@ -67,3 +67,10 @@ class Figures:
             for share in (0.5, 0.99)
         )
         return median, None if tail == inf else tail
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The least of the values that is no less than ``share`` of them; None of none."""
+    if not values:
+        return None
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)]
