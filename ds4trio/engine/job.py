@@ -165,7 +165,8 @@ class PromptToken:
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
     """``done`` of ``total`` prompt tokens computed or reused; the first one says that the sequence
-    was admitted, and what could be reused at once.
+    was admitted, and what could be reused at once. Of them ``cached`` were reused, and
+    ``cached_from`` where they were found.
 
     ``logprobs``, if asked for: those of the prompt's next tokens. All events together have every
     token of the prompt once, in order.
@@ -174,6 +175,8 @@ class PrefillProgress:
     done: int
     total: int
     logprobs: tuple[PromptToken, ...] = ()
+    cached: int = 0
+    cached_from: CacheSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

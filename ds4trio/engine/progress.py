@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from ds4trio.engine.job import PrefillProgress, TokenEvent
 
 if TYPE_CHECKING:
+    from ds4trio.cache.words import CacheSource
     from ds4trio.engine.job import EngineEvent
 
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 class SequenceProgress:
     """Units: tokens; ``time.perf_counter()`` seconds. Runs on: trio.
 
-    ``prompt_done`` are computed or reused; ``cached_prompt_tokens`` of them were reused: what was
-    done when the sequence was admitted. ``ending``: nobody wants it any more, and the worker has
+    ``prompt_done`` are computed or reused: ``cached_prompt_tokens`` of them were reused, and found
+    in ``cached_from``. ``ending``: nobody wants it any more, and the worker has
     not let go of it yet.
     """
 
@@ -26,6 +27,7 @@ class SequenceProgress:
     first_token_at: float | None = None
     prompt_done: int = 0
     cached_prompt_tokens: int = 0
+    cached_from: CacheSource | None = None
     generated_tokens: int = 0
     ending: bool = False
 
@@ -46,13 +48,13 @@ class SequenceProgress:
         return tokens / (now - since) if tokens and now > since else None
 
     def note(self, event: EngineEvent) -> None:
-        """Take in what the worker says. Whoever hears the first sets ``admitted_at`` after it."""
+        """Take in what the worker says."""
         match event:
             case TokenEvent():
                 self.generated_tokens += 1
                 if self.first_token_at is None:
                     self.first_token_at = event.at
-            case PrefillProgress(done):
-                self.prompt_done = done
-                if self.admitted_at is None:
-                    self.cached_prompt_tokens = done
+            case PrefillProgress():
+                self.prompt_done = event.done
+                self.cached_prompt_tokens = event.cached
+                self.cached_from = event.cached_from

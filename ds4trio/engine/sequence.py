@@ -116,7 +116,12 @@ class JobSequence:
 
     @property
     def progress(self) -> PrefillProgress:
-        return PrefillProgress(self._prompt_computed, len(self._prompt))
+        return PrefillProgress(
+            self._prompt_computed,
+            len(self._prompt),
+            cached=self.cached_prompt_tokens,
+            cached_from=self.cached_from,
+        )
 
     def admit(self, state: SequenceState, at: float) -> None:
         self._state = state

@@ -13,6 +13,7 @@ from ds4trio.server.record import Phase
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ds4trio.engine.messages import KvFigures
     from ds4trio.engine.progress import SequenceProgress
     from ds4trio.server.exchange import Exchange
     from ds4trio.server.record import RequestRecord
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 class SequenceView:
     """One answer under way. Units: tokens; seconds since the request's first byte.
 
-    ``tokens_per_second`` is the mean of its present phase: of its prompt, or of its answer.
+    ``cached_prompt_tokens`` were found in ``prefix_source`` (memory, disk). ``tokens_per_second``
+    is the mean of its present phase: of its prompt, or of its answer.
     ``ending``: its client has left, and the worker is about to let go.
     """
 
@@ -35,6 +37,7 @@ class SequenceView:
     prompt_tokens: int | None
     prompt_tokens_done: int
     cached_prompt_tokens: int
+    prefix_source: str | None
     generated_tokens: int
     max_tokens: int | None
     tokens_per_second: float | None
@@ -54,6 +57,7 @@ class EndedView:
     phase: str
     prompt_tokens: int
     cached_prompt_tokens: int
+    prefix_source: str | None
     generated_tokens: int
     wasted_tokens: int
     release_s: float | None
@@ -63,7 +67,8 @@ class EndedView:
 @dataclass(frozen=True, slots=True)
 class EngineView:
     """``state``: ready, loading, draining or failed. ``totals`` count since the start (see
-    `EngineStats`). ``tokens_per_second`` is that of all answers being written together."""
+    `EngineStats`), ``kv`` is the memory of sequences and of kept prefixes. ``tokens_per_second`` is
+    that of all answers being written together."""
 
     model: str | None
     state: str
@@ -73,6 +78,7 @@ class EngineView:
     waiting: int
     tokens_per_second: float
     totals: dict[str, int]
+    kv: KvFigures
     sequences: list[SequenceView]
     ended: list[EndedView]
 
@@ -85,8 +91,10 @@ def render(state: ServerState, now: float) -> bytes:
 def engine_view(state: ServerState, now: float) -> EngineView:
     service = state.service
     engine = service.engine if service else None
-    totals = asdict(engine.stats if engine else EngineStats())
-    running, waiting = totals.pop("running"), totals.pop("waiting")
+    stats = engine.stats if engine else EngineStats()
+    totals = asdict(stats)
+    for of_now in ("running", "waiting", "kv"):
+        del totals[of_now]
     sequences = [view for exchange in state.live.values() for view in _sequences(exchange, now)]
     speeds = [one.tokens_per_second or 0.0 for one in sequences if one.phase == Phase.DECODE]
     return EngineView(
@@ -94,10 +102,11 @@ def engine_view(state: ServerState, now: float) -> EngineView:
         state=_condition(state),
         context_tokens=engine.context_tokens if engine else None,
         max_running=engine.max_running if engine else None,
-        running=running,
-        waiting=waiting,
+        running=stats.running,
+        waiting=stats.waiting,
         tokens_per_second=sum(speeds),
         totals=totals,
+        kv=stats.kv,
         sequences=sequences,
         ended=[_ended(record, now) for record in state.ended],
     )
@@ -131,6 +140,7 @@ def _sequence(
         prompt_tokens=progress.prompt_tokens if progress else None,
         prompt_tokens_done=progress.prompt_done if progress else 0,
         cached_prompt_tokens=progress.cached_prompt_tokens if progress else 0,
+        prefix_source=progress.cached_from if progress else None,
         generated_tokens=progress.generated_tokens if progress else 0,
         max_tokens=progress.max_tokens if progress else None,
         tokens_per_second=progress.tokens_per_second(now) if progress else None,
@@ -150,6 +160,7 @@ def _ended(record: RequestRecord, now: float) -> EndedView:
         phase=record.phase,
         prompt_tokens=record.prompt_tokens,
         cached_prompt_tokens=record.cached_prompt_tokens,
+        prefix_source=record.cached_from,
         generated_tokens=record.generated_tokens,
         wasted_tokens=record.wasted_tokens,
         release_s=record.release_s,

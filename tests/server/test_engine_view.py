@@ -91,6 +91,27 @@ async def test_each_sequence_in_its_phase() -> None:
         assert (ended["second"]["phase"], ended["second"]["wasted_tokens"]) == ("queue", 0)
 
 
+async def test_where_a_prompt_was_found_and_what_it_takes() -> None:
+    async with serving(prefix_cache=True) as server:
+        text = "the same again " * 10
+        async with await server.connect() as client:
+            await client.post(CHAT, asking(text, max_tokens=1))
+            await client.response()
+        await server.idle()
+        server.gate.shut()
+        forward = server.gate.entered + 1
+        second = await server.connect()
+        await second.post(CHAT, asking(text))
+        await server.gate.reached(forward)
+        said = await view(server)
+        (one,) = said["sequences"]
+        assert one["prefix_source"] == "memory"
+        assert 0 < one["cached_prompt_tokens"] <= one["prompt_tokens_done"] < one["prompt_tokens"]
+        assert said["ended"][0]["prefix_source"] is None
+        assert said["kv"]["running_bytes"] > 0
+        assert said["kv"]["cached_bytes"] > 0
+
+
 async def test_keys_have_names_and_the_view_may_have_its_own(tmp_path: Path) -> None:
     keys, metrics = tmp_path / "keys", tmp_path / "metrics"
     keys.write_text("sk-a\nsk-b\n")
@@ -123,10 +144,10 @@ async def test_keys_have_names_and_the_view_may_have_its_own(tmp_path: Path) -> 
 def test_the_speed_is_that_of_the_phase() -> None:
     progress = SequenceProgress(prompt_tokens=300, max_tokens=10)
     assert (progress.phase, progress.tokens_per_second(100.0)) == ("queue", None)
-    progress.note(PrefillProgress(100, 300))  # a third was found in the cache
+    progress.note(PrefillProgress(100, 300, cached=100, cached_from="memory"))
     progress.admitted_at = 100.0
     assert (progress.phase, progress.tokens_per_second(101.0)) == ("prefill", None)
-    progress.note(PrefillProgress(200, 300))
+    progress.note(PrefillProgress(200, 300, cached=100, cached_from="memory"))
     assert progress.tokens_per_second(104.0) == pytest.approx(25.0)
     assert progress.cached_prompt_tokens == 100
     progress.note(TokenEvent(1, 110.0))

@@ -16,6 +16,7 @@ const PHASES = {
   prefill: "prompt",
   decode: "answer",
 };
+const UNITS = ["B", "kB", "MB", "GB", "TB"];
 const OUTCOMES = {
   completed: "completed",
   client_gone: "client left",
@@ -72,10 +73,14 @@ export class EngineView {
     say(byId("generated"), count(totals.generated_tokens));
     const share = totals.prompt_tokens ? totals.cached_prompt_tokens / totals.prompt_tokens : 0;
     say(byId("cached"), `${Math.round(share * 100)}%`);
+    const { running_bytes: held, cached_bytes: kept, budget_bytes: room } = view.kv;
+    byId("memory").max = room || 1;
+    byId("memory").value = held + kept;
+    say(byId("memory-words"), `${bytes(held)} in use, ${bytes(kept)} of prefixes, of ${bytes(room)}`);
     say(byId("running-badge"), view.running ? String(view.running) : "");
     this.#draw(view.tokens_per_second);
     this.#sequences.show(view.sequences, (one) => `${one.request_id}#${one.choice}`);
-    this.#ended.show(view.ended, (one) => one.request_id);
+    this.#ended.show(view.ended, distinct(view.ended));
     byId("idle").hidden = view.sequences.length > 0;
     byId("none-ended").hidden = view.ended.length > 0;
   }
@@ -98,6 +103,18 @@ export class EngineView {
     const floor = [`${from},32`, ...points, `${PACE_POINTS - 1},32`];
     svg.querySelector("polygon").setAttribute("points", floor.join(" "));
   }
+}
+
+/** Keys for ended requests, newest first: clients may use an id again. */
+function distinct(ended) {
+  const keys = new Map();
+  const seen = new Map();
+  for (const one of ended.toReversed()) {
+    const times = (seen.get(one.request_id) ?? 0) + 1;
+    seen.set(one.request_id, times);
+    keys.set(one, `${one.request_id}#${times}`);
+  }
+  return (one) => keys.get(one);
 }
 
 function state(word, note) {
@@ -160,9 +177,11 @@ function updateSequence(row, one) {
 function words(one) {
   const prompt = one.prompt_tokens ?? 0;
   const done = one.prompt_tokens_done < prompt ? `${count(one.prompt_tokens_done)} of ` : "";
-  const parts = [`prompt ${done}${count(prompt)}`];
-  if (one.cached_prompt_tokens) parts.push(`${count(one.cached_prompt_tokens)} from cache`);
-  parts.push(`answer ${count(one.generated_tokens)}`, `${one.age_s.toFixed(0)} s`);
+  const source = one.prefix_source === "disk" ? "from disk" : "cached";
+  const cached = one.cached_prompt_tokens ? `, ${count(one.cached_prompt_tokens)} ${source}` : "";
+  const parts = [`prompt ${done}${count(prompt)}${cached}`];
+  if (one.generated_tokens) parts.push(`answer ${count(one.generated_tokens)}`);
+  parts.push(`${one.age_s.toFixed(0)}\u00a0s`);
   if (one.key) parts.push(one.key);
   return parts.join(" · ");
 }
@@ -188,6 +207,12 @@ export function released(one) {
   const ms = one.release_s * 1000;
   const time = ms < 10 ? ms.toFixed(1) : ms.toFixed(0);
   return `let go in ${time} ms, ${count(one.wasted_tokens)} wasted`;
+}
+
+function bytes(number) {
+  const unit = Math.min(Math.floor(Math.log10(Math.max(number, 1)) / 3), 4);
+  const shown = number / 1000 ** unit;
+  return `${shown < 10 && unit ? shown.toFixed(1) : shown.toFixed(0)}\u00a0${UNITS[unit]}`;
 }
 
 const count = (number) => number.toLocaleString("en");
