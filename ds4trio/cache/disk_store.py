@@ -83,7 +83,9 @@ class DiskStore:
     def offer(self, chain: Sequence[Segment], places: Sequence[int] = ()) -> None:
         """See `SegmentStore`. What is queued is not copied if it lies in the CPU's memory."""
         for name in self._writer.finished():
-            self._pending[name.start_key].remove(name)
+            waiting = self._pending.pop(name.start_key, [])
+            if others := [other for other in waiting if other != name]:
+                self._pending[name.start_key] = others
         if not self._writer.accepts(0) or not self._refresh():
             return
         token_ids = [token_id for segment in chain for token_id in segment.token_ids]
