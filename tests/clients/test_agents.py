@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 COMMAND = "echo sum=$((6*7))"
 RESULT = re.compile(r"sum=\d+")
 
-each_agent = pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
+
+def needs(agent: Agent) -> pytest.MarkDecorator:
+    reason = f"{agent.program} is neither on PATH nor in {AGENTS_VARIABLE}"
+    return pytest.mark.skipif(agent.found() is None, reason=reason)
+
+
+each_agent = pytest.mark.parametrize(
+    "agent", [pytest.param(agent, marks=needs(agent), id=agent.name) for agent in AGENTS]
+)
 
 
 def uses_shell(agent: Agent) -> Callable[[Messages], str]:
@@ -55,8 +63,7 @@ async def started(
     agent: Agent, server: Server, folder: Path, prompt: str
 ) -> AsyncIterator[trio.Process]:
     program = agent.found()
-    if program is None:
-        pytest.skip(f"{agent.program} is neither on PATH nor in {AGENTS_VARIABLE}")
+    assert program is not None
     home, work = folder / "home", folder / "work"
     home.mkdir()
     work.mkdir()
@@ -109,6 +116,7 @@ async def test_a_turn_with_a_tool(agent: Agent, tmp_path: Path) -> None:
         assert ended(await server.metrics(), agent).keys() == {"completed"}
 
 
+@needs(CODEX)
 async def test_codex_applies_a_patch(tmp_path: Path) -> None:
     """A custom tool, whose input is no JSON; Codex offers it to the models that it knows."""
     patch = "*** Begin Patch\n*** Add File: new.txt\n+Hi\n*** End Patch\n"
