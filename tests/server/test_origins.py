@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from serving import headers, saying, serving
 
+from ds4trio.config import Settings
 from ds4trio.errors import ConfigError, ForbiddenError, MisdirectedError
+from ds4trio.server import serve
 from ds4trio.server.origins import Origins
+from ds4trio.service import open_service
 from ds4trio.testing import END_ID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import trio
 
 HI = saying("Hi", END_ID)
 CHAT = "/v1/chat/completions"
@@ -105,6 +115,39 @@ def test_only_some_pages_may_change_something(told: dict[bytes, bytes], allowed:
         else:
             with pytest.raises(ForbiddenError, match="cors_origins"):
                 origins.check(method, told, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("host", "with_keys", "warned"),
+    [
+        ("127.0.0.1", False, False),
+        ("::1", False, False),
+        ("localhost", False, False),
+        ("0.0.0.0", False, True),
+        ("192.168.1.5", False, True),
+        ("models.example.org", False, True),
+        ("0.0.0.0", True, False),
+    ],
+)
+async def test_listening_for_others_without_keys_is_warned_of(
+    host: str,
+    with_keys: bool,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    async def listen(*_: object, task_status: trio.TaskStatus[list[str]], **__: object) -> None:
+        task_status.started([f"http://{host}:8000"])
+
+    monkeypatch.setattr(serve, "_serve", listen)
+    keys = tmp_path / "keys"
+    keys.write_text("sk-a")
+    settings = Settings(host=host, api_keys_file=keys if with_keys else None)
+    with caplog.at_level("INFO"):
+        await serve.serve_until_signal(settings, open_service)
+    assert f"listening on http://{host}:8000" in caplog.text
+    assert ("anyone who can reach" in caplog.text) is warned
 
 
 async def test_a_rebound_name_is_refused_before_anything_else() -> None:

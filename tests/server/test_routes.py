@@ -240,7 +240,7 @@ async def test_methods_that_are_not_allowed(method: str, path: str, allowed: set
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/chat", "/v1/models/other", "/v1//models", "/%00"]
+    "path", ["/page", "/v1", "/v1/chat", "/v1/models/other", "/v1//models", "/%00"]
 )
 async def test_what_is_not_there(path: str) -> None:
     async with serving(HI) as server:
