@@ -184,10 +184,13 @@ class _Connection:
         self._http.receive_data(data)
         await self._advance()
         if self._cycle is not None and not self._body_is_coming():
-            self._limit_what_follows()
+            self._limit_what_follows(self._cycle)
 
-    def _limit_what_follows(self) -> None:
-        if len(self._http.trailing_data[0]) > self._limits.pipelined_bytes:
+    def _limit_what_follows(self, cycle: RequestCycle) -> None:
+        """Who has had the whole answer may ask again, at length, before we are done with it."""
+        limits = self._limits
+        most = limits.linger_bytes if cycle.ending else limits.pipelined_bytes
+        if len(self._http.trailing_data[0]) > most:
             logger.info("closed a connection: too many bytes behind a running request")
             self._transport.lose("closed")
 

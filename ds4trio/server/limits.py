@@ -29,7 +29,8 @@ class ConnectionLimits:
     min_body_bytes_per_s: int = 256
     #: Body received ahead of the application, plus at most one read of 64 KiB.
     unread_body_bytes: int = 256 * KIB
-    #: Bytes of following requests kept while one runs; more closes the connection.
+    #: Bytes of following requests kept while one runs; more closes the connection. When the answer
+    #: has been written, ``linger_bytes``.
     pipelined_bytes: int = 64 * KIB
     #: A blocked write without progress for so long is a stall.
     write_stall_s: float = 30.0

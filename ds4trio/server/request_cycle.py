@@ -29,7 +29,8 @@ BODILESS = (204, 304)
 class RequestCycle:
     """The state of one exchange.
 
-    ``started``: bytes of the response were handed to the transport. ``complete``: all of them.
+    ``started``: bytes of the response were handed to the transport. ``complete``: all of them;
+    ``ending``: or are about to be.
     ``refused``: why the body cannot be read to its end; answered if nothing else was.
     ``receive`` tells the application of one end only, the first: ``{"type": "http.disconnect",
     "reason": "closed" | "stalled" | "finished"}``, and again on each further call.
@@ -46,6 +47,7 @@ class RequestCycle:
         on_body_wanted: Callable[[], None],
     ) -> None:
         self.started = False
+        self.ending = False
         self.complete = False
         self.refused: HTTPStatus | None = None
         self.is_head = request.method == b"HEAD"
@@ -200,6 +202,7 @@ class RequestCycle:
         if not more:
             parts.append(self._http.send(h11.EndOfMessage()))
         self.started = True
+        self.ending = not more
         await self._write(b"".join(part for part in parts if part))
         if not more:
             self.complete = True

@@ -168,6 +168,30 @@ async def test_bytes_behind_a_running_request_are_bounded() -> None:
     assert app.reasons == ["closed"]
 
 
+async def test_who_has_the_answer_may_ask_again_at_length() -> None:
+    """Also while the application, which has said all, has not returned yet."""
+    returns, answered = trio.Event(), 0
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal answered
+        body = await read_body(receive)
+        await respond(send, str(len(body)).encode())
+        answered += 1
+        if answered == 1:
+            await returns.wait()
+
+    async with running(app, ConnectionLimits(pipelined_bytes=10_000)) as server:
+        client = await server.connect()
+        await client.send(GET)
+        assert (await client.answer()).body == b"0"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, post(bytes(MIB)))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            returns.set()
+        assert (await client.answer("POST")).body == str(MIB).encode()
+        await client.fin()
+
+
 async def test_an_unread_body_is_bounded_and_flows_when_it_is_read() -> None:
     reading = trio.Event()
     sizes: list[int] = []
