@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EVERY = bool(os.environ.get("DS4TRIO_TEST_ALL_SCHEMAS"))
 SCHEMAS = 200 if EVERY else 24
 #: What a random schema lets through may be long: an array of arrays of words.
-MAX_TOKENS = 400
+MAX_TOKENS = 1200
 AT_ONCE = 8
 
 
