@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from ds4trio.config import Settings
 
-#: Of prompts: tokens of text in any vocabulary worth the name.
-TOKEN_IDS = range(300, 1000)
+#: Of prompts: in every vocabulary, and hardly ever special.
+TOKEN_IDS = range(32, 250)
 
 
 @dataclass(frozen=True, slots=True)
