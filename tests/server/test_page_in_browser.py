@@ -200,6 +200,11 @@ def test_conversations_and_their_settings_stay(chromium: Chrome) -> None:
         page.one("#conversations li:last-child button").click()
         assert page.texts(".message.user .text") == ["one"]
         assert page.texts(".answer") == ["x"]
+        page.one(".again").click()
+        page.until(lambda: len(asked) > 5)
+        page.answered()
+        assert asked[-1] == b"system: Be <brief>.\nuser: one"
+        assert page.texts(".answer") == ["x"]
         page.one("#open-export").click()
         page.one("[data-export=json]").click()
         kept = json.loads(page.downloaded("one.json"))

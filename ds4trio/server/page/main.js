@@ -21,7 +21,9 @@ let conversation = store.all()[0] ?? store.newConversation();
 
 // --- what is shown ---
 
-function show(chosen) {
+function show(stored) {
+  // One that is being answered has more in it than what was stored.
+  const chosen = live.get(stored.id)?.conversation ?? stored;
   conversation = chosen;
   byId("title").value = chosen.title;
   messages.show(chosen.messages);
@@ -47,7 +49,7 @@ function listConversations() {
       el("span", {}, store.titleOf(one)),
     );
     button.addEventListener("click", () => {
-      show(live.get(one.id)?.conversation ?? store.load(one.id) ?? store.newConversation());
+      show(store.load(one.id) ?? store.newConversation());
       view("chat");
       byId("question").focus();
     });

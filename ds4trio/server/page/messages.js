@@ -77,7 +77,7 @@ class Answer {
   constructor(message, again) {
     this.#message = message;
     this.#details = el("details", { className: "thoughts" }, this.#summary, this.#thoughts);
-    const repeat = el("button", { type: "button", className: "quiet" }, "Try again");
+    const repeat = el("button", { type: "button", className: "quiet again" }, "Try again");
     repeat.addEventListener("click", again);
     this.#foot = el(
       "div",
