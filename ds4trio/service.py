@@ -184,6 +184,7 @@ class Service:
         chat = self._chat()
         prompt = await self._render(request, chat)
         job = self._job(request, prompt.token_ids)
+        job = replace(job, stable_prefixes=prompt.stable_prefixes)
         if prompt.thinking and chat.thinking_end is not None:
             job = replace(
                 job,

@@ -81,7 +81,11 @@ class DeepseekV4ChatFormat:
             end = special_end
         parts.append(text[end:])
         token_ids = self._tokenizer.encode_parts([part for part in parts if part != ""])
-        return Prompt(text, token_ids, thinks(request.thinking))
+        user_id = ids[recipe.SpecialToken.User.default_str()]
+        turns = [place for place, token_id in enumerate(token_ids) if token_id == user_id]
+        # After the system prompt and its tools, and after all turns but the last.
+        stable = tuple(dict.fromkeys((turns[0], turns[-1]))) if turns else ()
+        return Prompt(text, token_ids, thinks(request.thinking), stable)
 
     def output_format(self, request: GenerationRequest) -> OutputFormat | None:
         return answer_format(request, in_block=opens_calls(request))

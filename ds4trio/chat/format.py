@@ -29,11 +29,13 @@ class Prompt:
     """What the model continues. ``text`` is for logs on request and for tests, never re-encoded.
 
     ``thinking``: the model's answer begins within its thoughts (the template has opened them).
+    ``stable_prefixes``: after how many tokens later prompts are likely to part from this one.
     """
 
     text: str
     token_ids: list[int]
     thinking: bool = False
+    stable_prefixes: tuple[int, ...] = ()
 
 
 class OutputParser(Protocol):

@@ -183,8 +183,8 @@ class Engine:
 
     def _open(self, requests: Sequence[EngineRequest]) -> list[TokenStream]:
         self.check_capacity(len(requests))
-        budget_bytes, places = self.stats.kv.budget_bytes, self._limits.max_running
-        memory = StateMemory(self._state_layout, budget_bytes, places)
+        budget_bytes = self.stats.kv.budget_bytes
+        memory = StateMemory(self._state_layout, budget_bytes, self._limits.max_running)
         jobs = [new_job(r, self.context_tokens, self.vocab_size, memory) for r in requests]
         readers = trio.lowlevel.ParkingLot()
         window = self._limits.max_unread_tokens
@@ -265,6 +265,11 @@ class Engine:
                 self.vocab_size = vocab_size
                 self._state_layout = state_layout
                 self.stats.kv = KvFigures(kv_budget_bytes)
+                logger.info(
+                    "prompts and answers may take %d bytes (kv_budget_bytes), %.0f a token",
+                    kv_budget_bytes,
+                    state_layout.token_bytes,
+                )
                 self._loaded.set()
             case StepReport(forwards, prompt_tokens, deliveries, kv, drafted, accepted):
                 self.stats.steps += forwards

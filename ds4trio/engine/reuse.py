@@ -25,13 +25,15 @@ from ds4trio.cache.words import CacheSource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ds4trio.cache.prefix import PrefixCache
+    from ds4trio.cache.prefix import Match, PrefixCache
     from ds4trio.engine.sequence import JobSequence
     from ds4trio.models.base import CausalLM
 
 #: Tokens after which what was computed is kept. A guess: copying so many takes a hundredth of the
 #: time of computing them.
 KEEP_EVERY_TOKENS = 256
+#: Tips are so far apart, but for the last: each costs a forward more, of few tokens. A guess.
+LEAST_TOKENS = 32
 
 logger = logging.getLogger("ds4trio.engine")
 
@@ -60,9 +62,8 @@ class Reuse:
         layout = model.state_layout
         self._has_tips = layout.tip_bytes > 0
         # Tips are to take no more memory than what they stand upon.
-        many = 1 << 20
-        a_token = (layout.nbytes(many) - layout.tip_bytes) / many
-        self._keep_every = max(KEEP_EVERY_TOKENS, int(layout.tip_bytes / max(a_token, 1)))
+        tip_tokens = int(layout.tip_bytes / max(layout.token_bytes, 1))
+        self._keep_every = max(KEEP_EVERY_TOKENS, tip_tokens)
         self._running: dict[JobSequence, _Places] = {}
 
     def admit(self, sequence: JobSequence) -> None:
@@ -132,9 +133,17 @@ class Reuse:
         places = self._running[sequence]
         places.kept = match.length
         if self._has_tips:
-            named = sequence.job.request.stable_prefixes
-            tips = {*named, match.shared, most, *range(self._keep_every, most, self._keep_every)}
-            places.tips = sorted(tip for tip in tips if match.length < tip <= most)
+            places.tips = self._tips(sequence, match, most)
+
+    def _tips(self, sequence: JobSequence, match: Match, most: int) -> list[int]:
+        """Where to put tips in what is yet to be computed of a prompt."""
+        periodic = range(self._keep_every, most, self._keep_every)
+        wanted = {*sequence.job.request.stable_prefixes, match.shared, *periodic}
+        tips = [match.length]
+        for place in sorted(wanted):
+            if tips[-1] + LEAST_TOKENS <= place < most:
+                tips.append(place)
+        return [*tips[1:], most] if most > match.length else []
 
     def _keep_of_neighbours(self, cache: PrefixCache, prompt: tuple[int, ...]) -> None:
         """What others have computed by now, and this prompt begins with too."""

@@ -30,6 +30,7 @@ from ds4trio.engine.sequence import JobSequence
 from ds4trio.engine.speculation import Speculation, speculation
 from ds4trio.engine.states import States
 from ds4trio.errors import Ds4TrioError
+from ds4trio.models.base import ClaimingLM
 from ds4trio.models.machine import kv_budget_bytes
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class Worker:
     def _new_states(self, model: CausalLM) -> States:
         budget = self._limits.kv_budget_bytes
         if budget is None:
-            budget = kv_budget_bytes(model.device)
+            claimed_bytes = model.claimed_bytes if isinstance(model, ClaimingLM) else 0
+            budget = kv_budget_bytes(model.device, claimed_bytes)
         cache = None
         if self._limits.prefix_cache:
             cache = PrefixCache(model.state_layout, self._open_store(model))

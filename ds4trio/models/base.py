@@ -37,6 +37,11 @@ class StateLayout:
     rows: Mapping[str, Rows]
     tip_bytes: int = 0
 
+    @property
+    def token_bytes(self) -> float:
+        """What a token adds, on the average."""
+        return sum(row.nbytes / row.tokens for row in self.rows.values())
+
     def nbytes(self, tokens: int) -> int:
         """Of a state with room for so many tokens."""
         return self.tip_bytes + sum(tokens // row.tokens * row.nbytes for row in self.rows.values())
@@ -124,6 +129,16 @@ class CausalLM(Protocol):
         Shapes: returns (sum of logit_rows, vocab_size) float32, rows in the chunks' order.
         If it raises, the states of these chunks must not be used again.
         """
+        ...
+
+
+@runtime_checkable
+class ClaimingLM(CausalLM, Protocol):
+    """A model that will yet take more of its device's memory than it holds now."""
+
+    @property
+    def claimed_bytes(self) -> int:
+        """At most."""
         ...
 
 

@@ -45,17 +45,15 @@ def memory_bytes(root: Path = Path("/")) -> int:
     return min([physical, *_cgroup_limits(root)])
 
 
-def kv_budget_bytes(device: torch.device) -> int:
+def kv_budget_bytes(device: torch.device, claimed_bytes: int) -> int:
     """How much sequences' states may take on a device, told from what is free there once the model
-    is loaded.
+    is loaded, of which it claims some for later.
 
     Half of it: while one state is moved to a larger place, or kept, there are two of it, and
     everything else that the process needs comes out of the other half.
     """
-    if device.type == "cpu":
-        return free_bytes() // 2
-    free, _ = torch.cuda.mem_get_info(device)
-    return free // 2
+    free = free_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    return max(0, free - claimed_bytes) // 2
 
 
 def free_bytes(root: Path = Path("/")) -> int:

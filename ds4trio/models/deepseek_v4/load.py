@@ -21,7 +21,7 @@ from ds4trio.models.deepseek_v4.model import DeepseekV4Model, ModelWeights
 from ds4trio.models.deepseek_v4.moe import Expert, MixtureOfExperts, Router
 from ds4trio.models.deepseek_v4.mtp import MtpLayer
 from ds4trio.models.deepseek_v4.naming import holds_mtp, spelling
-from ds4trio.models.deepseek_v4.placement import chosen, place
+from ds4trio.models.deepseek_v4.placement import Placement, chosen, place
 from ds4trio.models.deepseek_v4.weights import Group, read_experts
 from ds4trio.models.options import ModelOptions
 
@@ -96,7 +96,9 @@ class _Loader:
         blocks = [self._layer(index) for index in range(config.layers)]
         mtp = self._mtp()
         self._weights.finish()
-        blocks = self._placed([*blocks, mtp.block] if mtp else blocks)
+        blocks = [*blocks, mtp.block] if mtp else blocks
+        placement = self._placement(blocks)
+        blocks = _placed(blocks, placement, self._weights.device)
         if mtp:
             mtp = replace(mtp, block=blocks.pop())
         return DeepseekV4Model(
@@ -105,18 +107,14 @@ class _Loader:
             dtype=self._weights.dtype,
             device=self._weights.device,
             speculative_tokens=self._options.speculative_tokens,
+            claimed_bytes=placement.hot_bytes,
         )
 
-    def _placed(self, blocks: Sequence[Block]) -> list[Block]:
-        """Blocks with their experts put where they shall live, when all else has its place."""
-        homes = [block.experts.experts for block in blocks]
-        device = self._weights.device
-        experts_bytes = sum(expert.nbytes for experts in homes for expert in experts)
-        placement = chosen(self._options, experts_bytes, device)
-        return [
-            replace(block, experts=replace(block.experts, experts=experts))
-            for block, experts in zip(blocks, place(homes, placement, device), strict=True)
-        ]
+    def _placement(self, blocks: Sequence[Block]) -> Placement:
+        """Where experts shall live, when all else has its place."""
+        experts = [expert for block in blocks for expert in block.experts.experts]
+        experts_bytes = sum(expert.nbytes for expert in experts)
+        return chosen(self._options, experts_bytes, self._weights.device)
 
     def _layer(self, index: int) -> Block:
         compression = self._config.compression[index]
@@ -236,6 +234,15 @@ class _Loader:
 
     def _group(self, tensors: dict[str, Stored], name: Callable[[str], str]) -> Group:
         return Group(self._weights, tensors, name, self._simulate)
+
+
+def _placed(blocks: Sequence[Block], placement: Placement, device: torch.device) -> list[Block]:
+    """Blocks with their experts put where they shall live."""
+    homes = [block.experts.experts for block in blocks]
+    return [
+        replace(block, experts=replace(block.experts, experts=experts))
+        for block, experts in zip(blocks, place(homes, placement, device), strict=True)
+    ]
 
 
 def _round_index(x: torch.Tensor) -> torch.Tensor:

@@ -46,6 +46,7 @@ class DeepseekV4Model:
     """A SpeculativeLM of DeepSeek V4.
 
     ``dtype``: of activations and states. ``speculative_tokens``: see `MtpDrafter`; 0 makes none.
+    ``claimed_bytes``: of the device's memory, for copies of experts that are yet to be made.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class DeepseekV4Model:
         dtype: torch.dtype,
         device: torch.device,
         speculative_tokens: int = 0,
+        claimed_bytes: int = 0,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -63,6 +65,7 @@ class DeepseekV4Model:
         self._device = device
         self._window_frequencies = self._float32(config.window_frequencies)
         self._compressed_frequencies = self._float32(config.compressed_frequencies)
+        self.claimed_bytes = claimed_bytes
         self.drafter = self._new_drafter(speculative_tokens) if speculative_tokens else None
 
     @property
