@@ -100,7 +100,8 @@ def toml(name: str, value: object) -> str:
         return f"{name} = {str(value).lower()}\n"
     if isinstance(value, tuple):
         value = list(value)
-    return f"{name} = {value}\n" if isinstance(value, int | float | list) else f"{name} = '{value}'\n"
+    written = value if isinstance(value, int | float | list) else f"'{value}'"
+    return f"{name} = {written}\n"
 
 
 @pytest.mark.parametrize("name", NAMES)
