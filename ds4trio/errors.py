@@ -16,6 +16,7 @@
     │   ├── BodyTimeoutError        the body came too slowly
     │   └── RequestCancelledError   ended on demand, by its id
     ├── OverloadedError             the queue is full: try again later
+    ├── RateLimitError              the key has taken what it may: try again later
     ├── UnavailableError            the model is loading, or the server shutting down
     ├── DeadlineExceededError       the request's own time ran out
     ├── EngineFailed                the worker thread died; nothing will be computed any more
@@ -137,6 +138,16 @@ class RequestCancelledError(RequestError):
 
 class OverloadedError(Ds4TrioError):
     """The queue is full. ``retry_after_s`` is an estimate."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RateLimitError(Ds4TrioError):
+    """The API key has all that it may have for now. Nobody else is meant."""
 
     status = 429
 

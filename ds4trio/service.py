@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from ds4trio.cache.disk import DiskCache
     from ds4trio.cache.disk_stats import DiskStats
     from ds4trio.chat.format import ChatFormat, OutputParser, Prompt
-    from ds4trio.engine.engine import Engine
+    from ds4trio.engine.engine import Engine, Places
+    from ds4trio.engine.fair_queue import Share
     from ds4trio.models.base import CausalLM
     from ds4trio.request import OutputFormat
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
@@ -76,27 +77,39 @@ class Service:
     disk_stats: DiskStats | None = None
 
     @asynccontextmanager
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Reply]:
+    async def generate(
+        self, request: GenerationRequest, share: Share | None = None
+    ) -> AsyncIterator[Reply]:
         """Queue, compute and read the answers. Leaving the block, however, ends the work.
+
+        ``share``: for whom (None: nobody in particular), which decides when its turn comes.
 
         Raises: RequestError, OverloadedError, EngineFailed, on entering.
         """
         batch = request.prompt
         prompts = batch.prompts if isinstance(batch, PromptBatch) else (batch,)
+        with self._places(request, len(prompts)) as places:
+            prepared = [await self._prepare(replace(request, prompt=prompt)) for prompt in prompts]
+            jobs = [
+                self._numbered(one.job if share is None else replace(one.job, share=share), answer)
+                for one in prepared
+                for answer in range(request.n)
+            ]
+            plans = [
+                ChoicePlan(one.new_parser(), one.new_decoder(), answer == 0, one.echo)
+                for one in prepared
+                for answer in range(request.n)
+            ]
+            async with self.engine.submit_all(jobs, places) as streams:
+                yield Reply(streams, plans, self.tokenizer, tells_usage=request.usage_so_far)
+
+    def _places(self, request: GenerationRequest, prompts: int) -> Places:
+        """Kept before anything is spent on the request. Raises: as ``Engine.check_capacity``."""
         try:
-            self.engine.check_capacity(len(prompts) * request.n)
+            return self.engine.reserve(prompts * request.n)
         except RequestError as error:  # too many at once
             param = "n" if request.n > 1 else "prompt"
             raise RequestError(f"{param}: {error.message}", param=param) from None
-        prepared = [await self._prepare(replace(request, prompt=prompt)) for prompt in prompts]
-        jobs = [self._numbered(one.job, answer) for one in prepared for answer in range(request.n)]
-        plans = [
-            ChoicePlan(one.new_parser(), one.new_decoder(), answer == 0, one.echo)
-            for one in prepared
-            for answer in range(request.n)
-        ]
-        async with self.engine.submit_all(jobs) as streams:
-            yield Reply(streams, plans, self.tokenizer, tells_usage=request.usage_so_far)
 
     def chat(
         self,

@@ -125,6 +125,7 @@ class Engine:
         self._release_timeout_s = release_timeout_s
         self._inbox: Inbox[ToWorker] = Inbox()
         self._streams: dict[Job, TokenStream] = {}  # what the worker holds, or will
+        self._reserved = 0
         self._open_blocks = 0
         self._unwanted = 0  # of _streams, those whose flag is set
         self._mean_run_s = 0.0
@@ -156,7 +157,7 @@ class Engine:
             raise UnavailableError("The engine is closed.")
         if jobs > self._max_jobs:
             raise RequestError(f"{jobs} answers at once are asked for; {self._max_jobs} can be.")
-        if len(self._streams) - self._unwanted + jobs > self._max_jobs:
+        if len(self._streams) - self._unwanted + self._reserved + jobs > self._max_jobs:
             place_s = math.ceil(self._mean_run_s / self._limits.max_running)
             least, most = RETRY_AFTER_S
             raise OverloadedError(
@@ -164,14 +165,22 @@ class Engine:
                 retry_after_s=min(max(place_s, least), most),
             )
 
+    def reserve(self, jobs: int = 1) -> Places:
+        """Places for a request that is being prepared, kept for as long as a ``with`` block lasts
+        or until they are submitted to. Raises: as `check_capacity`.
+        """
+        self.check_capacity(jobs)
+        return Places(self, jobs)
+
     def submit(self, request: EngineRequest) -> AbstractAsyncContextManager[TokenStream]:
         """One job, for as long as the block lasts: see `submit_all`."""
         return _JobBlock(self, [request], lambda streams: streams[0])
 
     def submit_all(
-        self, requests: Sequence[EngineRequest]
+        self, requests: Sequence[EngineRequest], places: Places | None = None
     ) -> AbstractAsyncContextManager[list[TokenStream]]:
         """Jobs, all or none, for as long as the block lasts. Read them together: `receive_any`.
+        They take ``places`` that were kept for them, if there are any.
 
         Leaving the block, however, sets all their flags, then waits, shielded but no longer than
         ``release_timeout_s``, until the worker has let go. ``max_tokens`` is cut to what fits.
@@ -179,9 +188,11 @@ class Engine:
         Raises: on entering: what ``check_capacity`` raises; RequestError for a prompt or settings
             that cannot be; ContextOverflowError.
         """
-        return _JobBlock(self, requests, lambda streams: streams)
+        return _JobBlock(self, requests, lambda streams: streams, places)
 
-    def _open(self, requests: Sequence[EngineRequest]) -> list[TokenStream]:
+    def _open(self, requests: Sequence[EngineRequest], places: Places | None) -> list[TokenStream]:
+        if places is not None:
+            places.give_back()  # to be taken again at once
         self.check_capacity(len(requests))
         budget_bytes = self.stats.kv.budget_bytes
         memory = StateMemory(self._state_layout, budget_bytes, self._limits.max_running)
@@ -325,6 +336,26 @@ class Engine:
         stream.wake_readers()
 
 
+class Places:
+    """Some that are kept for somebody. Made by ``Engine.reserve``."""
+
+    def __init__(self, engine: Engine, jobs: int) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        engine._reserved += jobs
+
+    def __enter__(self) -> Places:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """They are kept no longer. Again is no error."""
+        self._engine._reserved -= self._jobs
+        self._jobs = 0
+
+
 class _JobBlock(Generic[T]):
     """``async with engine.submit(...)``; ``view`` is what it gives of its streams.
 
@@ -337,16 +368,18 @@ class _JobBlock(Generic[T]):
         engine: Engine,
         requests: Sequence[EngineRequest],
         view: Callable[[list[TokenStream]], T],
+        places: Places | None = None,
     ) -> None:
         self._engine = engine
         self._requests = requests
         self._view = view
+        self._places = places
         self._streams: list[TokenStream] = []
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> T:
         await trio.lowlevel.checkpoint()
-        self._streams = self._engine._open(self._requests)
+        self._streams = self._engine._open(self._requests, self._places)
         return self._view(self._streams)
 
     @trio.lowlevel.enable_ki_protection

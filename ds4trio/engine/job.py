@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from ds4trio.engine.fair_queue import Share
 from ds4trio.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class EngineRequest:
     of the system prompt and of what it says of tools, the end of a turn): places worth keeping for
     a model that can only go on from where it was saved.
 
+    ``share``: whose it is, which decides when it has its turn.
+
     ``logprobs`` asks for each sampled token's, and those of so many likeliest tokens at its place.
     They are natural logarithms of the model's own distribution, before temperature, filters,
     penalties and constraint have changed it. ``prompt_logprobs`` asks for the same of the prompt.
@@ -101,6 +104,7 @@ class EngineRequest:
     thinking_budget: int | None = None
     new_greedy_spans: Callable[[], GreedySpans | None] | None = None
     stable_prefixes: tuple[int, ...] = ()
+    share: Share = field(default_factory=Share)
 
 
 class EndReason(StrEnum):

@@ -2,9 +2,10 @@
 
 Rules:
 
-1. Admission is first come, first served, into at most ``max_running`` places, and for as long as
-   whoever asks says that there is room: the first in the queue that must wait lets all behind it
-   wait too, so that it is not overtaken for ever.
+1. Admission is fair (see `fair_queue`; among one owner's, first come, first served), into at most
+   ``max_running`` places, and for as long as whoever asks says that there is room: whose turn it
+   is, and must wait for room, keeps its turn and lets all others wait too, so that it is not
+   overtaken for ever.
 2. Every running sequence whose prompt is done decodes in every step, unless its reader is behind.
 3. Beside them a step computes a bounded number of prompt tokens, of the sequence admitted first,
    then (what is left of the budget) of the next ones. So a decode never waits for more than one
@@ -22,13 +23,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from ds4trio.engine.fair_queue import FairQueue, Shared
 from ds4trio.engine.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Schedulable(Protocol):
+class Schedulable(Shared, Protocol):
     """What the policy looks at."""
 
     @property
@@ -72,10 +74,10 @@ class Scheduler(Generic[S]):
     ) -> None:
         self._max_running = max_running
         self._pace = Pace(prefill_target_s, prefill_chunk_tokens)
-        # Dicts, for their order and for removal at once.
-        self._waiting: dict[S, None] = {}
-        self._running: dict[S, None] = {}
-        self._must_wait = False  # the first in the queue, until somebody ends
+        self._waiting: FairQueue[S] = FairQueue()
+        self._running: dict[S, None] = {}  # a dict, for its order and for removal at once
+        self._kept_turn: S | None = None  # there was no room for it
+        self._must_wait = False  # until somebody ends
 
     @property
     def waiting(self) -> list[S]:
@@ -89,21 +91,22 @@ class Scheduler(Generic[S]):
     def has_work(self) -> bool:
         """Whether ``admit`` or ``plan`` would find any."""
         has_place = len(self._running) < self._max_running and not self._must_wait
-        return (bool(self._waiting) and has_place) or any(
+        return (has_place and self._next() is not None) or any(
             sequence.prompt_left or not sequence.paused for sequence in self._running
         )
 
     def add(self, sequence: S) -> None:
         """Queue it."""
-        self._waiting[sequence] = None
+        self._waiting.add(sequence)
 
     def remove(self, sequence: S) -> None:
         """Forget it, wherever it is. Its place is free at once."""
         self._must_wait = False
         if sequence in self._running:
             del self._running[sequence]
+            self._waiting.end(sequence)
         else:
-            del self._waiting[sequence]
+            self._waiting.remove(sequence)
 
     def admit(self, has_room: Callable[[S], bool] = lambda _: True) -> list[S]:
         """Move as many as there are free places from the queue into them; says which.
@@ -111,15 +114,21 @@ class Scheduler(Generic[S]):
         ``has_room`` is asked of each; whoever it refuses is asked for again when somebody has gone.
         """
         admitted: list[S] = []
-        places = self._max_running - len(self._running)
-        for sequence in list(self._waiting)[:places] if not self._must_wait else ():
+        while len(self._running) < self._max_running and not self._must_wait:
+            sequence = self._next()
+            if sequence is None:
+                break
             if not has_room(sequence):
-                self._must_wait = True
+                self._must_wait, self._kept_turn = True, sequence
                 break
             admitted.append(sequence)
-            del self._waiting[sequence]
+            self._waiting.start(sequence)
             self._running[sequence] = None
         return admitted
+
+    def _next(self) -> S | None:
+        kept = self._kept_turn
+        return kept if kept is not None and kept in self._waiting else self._waiting.next()
 
     def plan(self) -> Plan[S]:
         """The next step, without changing anything; empty (false) if there is nothing to do."""

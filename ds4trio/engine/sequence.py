@@ -29,6 +29,7 @@ from ds4trio.models.base import Chunk, TrialState
 
 if TYPE_CHECKING:
     from ds4trio.cache.words import CacheSource
+    from ds4trio.engine.fair_queue import Share
     from ds4trio.engine.messages import Job
     from ds4trio.models.base import DraftState, SequenceState
     from ds4trio.request import SamplingParams
@@ -75,6 +76,10 @@ class JobSequence:
         """For the next token."""
         greedy = self._spans is not None and self._spans.is_greedy
         return self._greedy if greedy else self.job.request.sampling
+
+    @property
+    def share(self) -> Share:
+        return self.job.request.share
 
     @property
     def prompt(self) -> tuple[int, ...]:

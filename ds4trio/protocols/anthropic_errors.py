@@ -30,6 +30,7 @@ _KINDS: Mapping[int, str] = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
     OVERLOADED: "overloaded_error",

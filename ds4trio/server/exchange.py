@@ -175,8 +175,8 @@ class Exchange:
                         await self._last_words()
                 nursery.cancel_scope.cancel()
         finally:
-            self._state.leave(self)
             self._close_record()
+            self._state.leave(self)
             if self.remembered is not None:
                 self._state.responses.settle(self.remembered, self.record.outcome, self._error)
             self.ended.set()
@@ -262,7 +262,9 @@ class Exchange:
     async def generate(self, parsed: ParsedRequest) -> None:
         """The engine's answer to a request, in its protocol's words."""
         service = self._state.ready_service()
-        async with service.generate(parsed.generation) as self._reply:
+        async with service.generate(
+            parsed.generation, self._state.share(self.record)
+        ) as self._reply:
             if parsed.stream:
                 spoken = Spoken(self._reply, parsed.writer, self._note)
                 await self.speak(spoken, parsed.writer.start())

@@ -41,8 +41,10 @@ class RequestRecord:
     request_id: str
     protocol: str
     client: str
-    #: The API key that asked (``key-1``); None where no key is needed.
+    #: The name of the API key that asked; None where no key is needed.
     key: str | None = None
+    #: What it asks for, heard if its key may ask for it.
+    priority: int = 0
     started_at: float = field(default_factory=perf_counter)
     stream: bool = False
     phase: Phase = Phase.BODY

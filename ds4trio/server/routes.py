@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     Scope = dict[str, Any]
 
 #: What a client may choose as its request's id, so that it can stand in logs and paths.
+PRIORITY = re.compile("[0-9]")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CANCEL_PATH = re.compile(r"/v1/requests/([^/]+)/cancel")
 RESPONSES_PATH = "/v1/responses"
@@ -61,6 +62,13 @@ class Request:
         self.client = f"{client[0]}:{client[1]}" if client else "-"
         given = self.headers.get(b"x-request-id", b"").decode("latin-1")
         self.id = given if REQUEST_ID.fullmatch(given) else f"req_{uuid4().hex}"
+
+    def priority(self) -> int:
+        """What it asks for: higher goes first. Raises: RequestError."""
+        text = self.headers.get(b"x-priority", b"0").decode("latin-1")
+        if not PRIORITY.fullmatch(text):
+            raise RequestError("x-priority must be from 0 to 9.", param="x-priority")
+        return int(text)
 
     def timeout_s(self, default: float | None) -> float | None:
         """The request's own deadline, never later than the server's. Raises: RequestError."""
@@ -98,6 +106,7 @@ class Routes:
             key = self._authenticate(request)
             if protocol is not None:
                 _check_post(request)
+                self._state.check_quota(key)
                 await self._exchange(protocol, request, receive, send, key, counter=counter).run()
             elif about := RESPONSE_PATH.fullmatch(request.path):
                 await self._about_response(about[1], about[2], request, receive, send, key)
@@ -146,6 +155,7 @@ class Routes:
     ) -> Exchange:
         timeout_s = request.timeout_s(self._state.settings.request_timeout_s)
         record = RequestRecord(request.id, (counter or protocol).name, request.client)
+        record.priority = request.priority()
         if counter is not None:
             work = partial(Exchange.compute, function=counter.compute)
         return Exchange(

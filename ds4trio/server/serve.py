@@ -25,6 +25,7 @@ from ds4trio.server.connection import ConnectionLimits
 from ds4trio.server.keys import ApiKeys
 from ds4trio.server.metrics import Metrics
 from ds4trio.server.origins import Origins, is_loopback
+from ds4trio.server.quota import Quota
 from ds4trio.server.response_store import ResponseFolder
 from ds4trio.server.responses import Responses
 from ds4trio.server.state import ServerState
@@ -85,6 +86,8 @@ def make_state(settings: Settings) -> ServerState:
         page_files() if settings.page else {},
         responses=Responses(folder=folder),
     )
+    rules = keys.rules if keys else ()
+    state.quotas = {each.name: Quota(each, trio.current_time) for each in rules}
     state.metrics.watch_engine(lambda: state.service.engine.stats if state.service else None)
     state.metrics.watch_disk(lambda: state.service.disk_stats if state.service else None)
     return state

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ds4trio.config import Settings
+    from ds4trio.engine.fair_queue import Share
     from ds4trio.errors import Ds4TrioError
     from ds4trio.server.exchange import Exchange
     from ds4trio.server.keys import ApiKeys
     from ds4trio.server.metrics import Metrics
     from ds4trio.server.origins import Origins
+    from ds4trio.server.quota import Quota
     from ds4trio.server.record import RequestRecord
     from ds4trio.server.web_page import PageFile
     from ds4trio.service import Service
@@ -51,6 +53,8 @@ class ServerState:
     ended: deque[RequestRecord] = field(default_factory=lambda: deque(maxlen=20))
     #: Requests lately ended on demand, so that asking again is answered alike.
     cancelled: deque[tuple[str, str | None]] = field(default_factory=lambda: deque(maxlen=1000))
+    #: By the names of keys.
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
     _quiet: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot, init=False)
 
     @property
@@ -70,11 +74,23 @@ class ServerState:
         """The key's lasting name; None where no key is needed."""
         return None if key is None or self.keys is None else self.keys.owner(key)
 
+    def check_quota(self, key: str | None) -> None:
+        """Raises: RateLimitError, if the key may not ask for an answer now."""
+        if quota := self.quotas.get(key or ""):
+            quota.check()
+
+    def share(self, record: RequestRecord) -> Share | None:
+        """Whose a request is, which decides when its turn comes."""
+        quota = self.quotas.get(record.key or "")
+        return None if quota is None else quota.share(record.priority)
+
     def enter(self, exchange: Exchange) -> None:
         """Raises: ConflictError if a request with the same id is alive."""
         request_id = exchange.record.request_id
         if request_id in self.live:
             raise ConflictError(f"A request with the id {request_id} is running.")
+        if quota := self.quotas.get(exchange.key or ""):
+            quota.enter()
         self.live[request_id] = exchange
 
     async def cancel(self, request_id: str, key: str | None) -> None:
@@ -99,8 +115,13 @@ class ServerState:
         self.failure = error
 
     def leave(self, exchange: Exchange) -> None:
-        """It has ended."""
+        """It has ended, and its record is complete."""
         del self.live[exchange.record.request_id]
+        record = exchange.record
+        if quota := self.quotas.get(record.key or ""):
+            quota.leave(
+                record.prompt_tokens - record.cached_prompt_tokens + record.generated_tokens
+            )
         if not self.live:
             self._quiet.unpark_all()
 

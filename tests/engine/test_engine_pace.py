@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ds4trio.engine import worker
 from ds4trio.engine.engine import open_engine
+from ds4trio.engine.fair_queue import Share
 from ds4trio.engine.pace import LEAST_TOKENS, Pace
 from ds4trio.engine.scheduler import Plan, Scheduler
 from ds4trio.testing import ScriptedModel
@@ -45,6 +46,7 @@ class Machine:
 class Item:
     prompt_left: int
     paused: bool = False
+    share: Share = field(default_factory=Share)
 
 
 #: 16 tokens take as long as no tokens do, 100 tokens take 50 ms, 8 decodes alone 18 ms.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ds4trio.engine.fair_queue import Share
 from ds4trio.engine.scheduler import Scheduler
 
 
@@ -15,6 +16,7 @@ from ds4trio.engine.scheduler import Scheduler
 class Item:
     prompt_left: int
     paused: bool = False
+    share: Share = field(default_factory=Share)
 
 
 class SchedulerMachine(RuleBasedStateMachine):

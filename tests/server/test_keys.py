@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ds4trio.errors import ConfigError
-from ds4trio.server.keys import ApiKeys
+from ds4trio.server.keys import ApiKeys, KeyRules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,3 +84,29 @@ def test_a_file_that_is_not_text_or_not_there_is_named(tmp_path: Path) -> None:
 
 def test_keys_are_nowhere_to_be_seen(keys: ApiKeys) -> None:
     assert "sk-" not in repr(keys) + repr(vars(keys))
+
+
+def test_rules_follow_a_key(tmp_path: Path) -> None:
+    text = "sk-ann name=ann priority max_running=2\tmax_waiting=0\nsk-bob tokens_per_minute=1000\n"
+    assert ApiKeys.load(written(tmp_path, text)).rules == [
+        KeyRules("ann", may_prioritise=True, max_running=2, max_waiting=0),
+        KeyRules("key-2", tokens_per_minute=1000),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("sk-ann bob", "sk-ann name=", "sk-ann name=a/b", "sk-ann max_running", "sk-ann =1"),
+        *("sk-ann max_running=-1", "sk-ann max_running=two", "sk-ann tokens_per_minute=1e3"),
+        "sk-ann priority=1",
+    ],
+)
+def test_a_wrong_rule_is_one_clear_line(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigError, match="line 1: what follows the key is no rule"):
+        ApiKeys.load(written(tmp_path, line))
+
+
+def test_names_are_each_ones_own(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="line 2: there is a key named ann already"):
+        ApiKeys.load(written(tmp_path, "sk-ann name=ann\nsk-bob name=ann"))
