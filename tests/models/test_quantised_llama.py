@@ -20,6 +20,7 @@ from ds4trio.models.llama.model import LayerWeights, Linear, LlamaModel, ModelWe
 from ds4trio.models.llama.native import NativeLlamaModel, PackedLayer
 from ds4trio.models.native.build import CannotBuild, library
 from ds4trio.models.native.decoder import Native, Packed
+from ds4trio.models.native.pages import LargePages
 from ds4trio.models.registry import load_model, model_needs
 
 if TYPE_CHECKING:
@@ -270,3 +271,16 @@ def test_only_a_llama_on_a_cpu(tmp_path: Path, device: str) -> None:
         pytest.skip("there is no CUDA device")
     with pytest.raises(LoadError, match="int8 is for models of the Llama family on a CPU"):
         model_needs(tmp_path, dtype="int8", device=device)
+
+
+def test_memory_of_weights_is_handed_out_once() -> None:
+    pages = LargePages()
+    parts = [pages.take(size) for size in (100, 3 << 20, 70 << 20, 64)]
+    for number, part in enumerate(parts):
+        part.fill_(number)
+    assert [(len(part), sorted(set(part.tolist()))) for part in parts] == [
+        (size, [number]) for number, size in enumerate((100, 3 << 20, 70 << 20, 64))
+    ]
+    assert all(part.data_ptr() % 64 == 0 for part in parts)
+    pages.give_back(parts[3])
+    assert pages.take(64).data_ptr() == parts[3].data_ptr()

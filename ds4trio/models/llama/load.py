@@ -80,6 +80,7 @@ def _load_packed(config: LlamaConfig, weights: Weights, packer: Packer) -> Nativ
     layers = tuple(packer.layer(_layer(config, weights, index)) for index in range(config.layers))
     norm = weights.take("model.norm.weight", config.hidden_size)
     weights.finish()
+    packer.native.trim_memory()
     return NativeLlamaModel(config, PackedWeights(packed, layers, norm, head), packer.native)
 
 

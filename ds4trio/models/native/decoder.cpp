@@ -8,6 +8,10 @@
 #include "quantised.h"
 #include "team.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 using namespace ds4trio;
 
 extern "C" {
@@ -350,6 +354,13 @@ float pack(const float* w, int rows, int cols, int bits, void* to, float limit, 
     if (error > limit) hopeless.store(true, std::memory_order_relaxed);
   }
   return error;
+}
+
+// Give what was freed back to the system, which glibc else keeps.
+void trim_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 // What a packed matrix says. Shapes: to (rows, cols).

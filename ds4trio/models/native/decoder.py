@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ds4trio.models.native.pages import LargePages
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -97,9 +99,10 @@ class Packed:
 
 
 class Native:
-    """The library's functions."""
+    """The library's functions, and the memory of what it packs."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        self._pages = LargePages()
         pointer, integer = ctypes.c_void_p, ctypes.c_int
         self._pack = library.pack
         self._pack.argtypes = [pointer, integer, integer, integer, pointer, ctypes.c_float, integer]
@@ -107,6 +110,9 @@ class Native:
         self._expand = library.expand
         self._expand.argtypes = [ctypes.POINTER(CMatrix), pointer]
         self._expand.restype = None
+        self._trim_memory = library.trim_memory
+        self._trim_memory.argtypes = []
+        self._trim_memory.restype = None
         self._workspace_bytes = library.workspace_bytes
         self._workspace_bytes.argtypes = [ctypes.POINTER(CDecoder), integer, integer]
         self._workspace_bytes.restype = ctypes.c_int64
@@ -133,9 +139,11 @@ class Native:
         """
         weight = weight.contiguous()
         rows, cols = weight.shape
-        blocks = torch.empty(packed_bytes(rows, cols, bits), dtype=torch.uint8)
+        blocks = self._pages.take(packed_bytes(rows, cols, bits))
         threads = torch.get_num_threads()
         error = self._pack(weight.data_ptr(), rows, cols, bits, blocks.data_ptr(), limit, threads)
+        if error > limit:
+            self._pages.give_back(blocks)
         return Packed(blocks, rows, cols, bits), error
 
     def expand(self, packed: Packed) -> torch.Tensor:
@@ -143,6 +151,10 @@ class Native:
         weight = torch.empty(packed.rows, packed.cols)
         self._expand(packed.as_struct(), weight.data_ptr())
         return weight
+
+    def trim_memory(self) -> None:
+        """Give what was freed while loading back to the system."""
+        self._trim_memory()
 
     def workspace_bytes(self, decoder: CDecoder, tokens: int) -> int:
         return int(self._workspace_bytes(decoder, tokens, torch.get_num_threads()))
