@@ -55,6 +55,10 @@ class KvMemory:
         self._share()
         return True
 
+    def room_tokens(self, sequence: JobSequence) -> int:
+        """How long it may get with what it was granted."""
+        return self._room_tokens[sequence]
+
     def make_room(self, sequence: JobSequence, tokens: int) -> bool:
         """For so many tokens more; or say that it must wait for others to end."""
         room = self._room_tokens[sequence]

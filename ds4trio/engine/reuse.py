@@ -23,11 +23,11 @@ from ds4trio.cache.tree import common_length
 from ds4trio.cache.words import CacheSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ds4trio.cache.prefix import Match, PrefixCache
     from ds4trio.engine.sequence import JobSequence
-    from ds4trio.models.base import CausalLM
+    from ds4trio.models.base import SequenceState, StateLayout
 
 #: Tokens after which what was computed is kept. A guess: copying so many takes a hundredth of the
 #: time of computing them.
@@ -54,12 +54,16 @@ class Reuse:
     ``computed``; and ``leave`` when it ends. ``cache`` None: nothing is reused.
     """
 
-    def __init__(self, model: CausalLM, cache: PrefixCache | None) -> None:
+    def __init__(
+        self,
+        layout: StateLayout,
+        new_state: Callable[[JobSequence], SequenceState],
+        cache: PrefixCache | None,
+    ) -> None:
         self.hits: dict[CacheSource, int] = dict.fromkeys(get_args(CacheSource), 0)
         self.misses = 0
-        self._model = model
+        self._new_state = new_state
         self._cache = cache
-        layout = model.state_layout
         self._has_tips = layout.tip_bytes > 0
         # Tips are to take no more memory than what they stand upon.
         tip_tokens = int(layout.tip_bytes / max(layout.token_bytes, 1))
@@ -69,7 +73,7 @@ class Reuse:
     def admit(self, sequence: JobSequence) -> None:
         """Give it a state, which knows what is known of its prompt."""
         self._running[sequence] = _Places()
-        sequence.admit(self._model.new_state(), time.perf_counter())
+        sequence.admit(self._new_state(sequence), time.perf_counter())
         if self._cache is not None and (most := _most(sequence)):
             self._restore(self._cache, sequence, most)
 
@@ -123,7 +127,7 @@ class Reuse:
     def _restore(self, cache: PrefixCache, sequence: JobSequence, most: int) -> None:
         match = cache.find(sequence.prompt, most, time.monotonic())
         if match.source is not None:
-            state = self._model.new_state()
+            state = self._new_state(sequence)
             try:
                 state.restore(match.pieces, match.length)
             except ValueError:

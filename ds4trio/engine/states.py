@@ -14,7 +14,7 @@ from ds4trio.engine.scheduler import Plan
 if TYPE_CHECKING:
     from ds4trio.cache.prefix import PrefixCache
     from ds4trio.engine.sequence import JobSequence
-    from ds4trio.models.base import CausalLM
+    from ds4trio.models.base import CausalLM, SequenceState
 
 
 class States:
@@ -28,7 +28,8 @@ class States:
         self._cache = cache
         self._evictions = cache.evictions if cache is not None else KvFigures().evictions
         self._memory = KvMemory(model.state_layout, budget_bytes, cache)
-        self._reuse = Reuse(model, cache)
+        self._model = model
+        self._reuse = Reuse(model.state_layout, self._new_state, cache)
 
     @property
     def figures(self) -> KvFigures:
@@ -79,3 +80,8 @@ class States:
         """It has ended: what it has computed is kept, its memory is free."""
         self._memory.close(sequence)
         self._reuse.leave(sequence)
+
+    def _new_state(self, sequence: JobSequence) -> SequenceState:
+        state = self._model.new_state()
+        state.allocate(self._memory.room_tokens(sequence))
+        return state
