@@ -233,6 +233,20 @@ async def test_running_ones_come_first_and_take_from_what_is_kept() -> None:
         assert kv.cached_bytes <= 8 * 350
 
 
+async def test_an_answer_that_grows_takes_from_what_is_kept() -> None:
+    """Running and kept together are never more than there is, at any step."""
+    async with open_rig(kv_budget_bytes=8 * 400) as rig:
+        for number in range(4):
+            await ask(rig, prompt(number, 80))
+        async with rig.engine.submit(EngineRequest(prompt(9, 20), max_tokens=350)) as stream:
+            read = 0
+            while read < 349:
+                read += len(await read_tokens(stream, 1))
+                kv = rig.engine.stats.kv
+                assert kv.running_bytes + kv.cached_bytes <= kv.budget_bytes
+            assert kv.running_bytes > 8 * 256
+
+
 async def test_who_waits_for_memory_lets_the_worker_sleep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
