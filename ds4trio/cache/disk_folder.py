@@ -50,6 +50,7 @@ class Listing:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._changed_ns = -1
+        self._names: dict[str, SegmentName | None] = {}  # by file; to read each only once
         self._after: dict[str, list[SegmentName]] = {}
 
     def after(self, key: str) -> list[SegmentName]:
@@ -61,9 +62,14 @@ class Listing:
         changed_ns = self._path.stat().st_mtime_ns
         if changed_ns == self._changed_ns:
             return
+        known = self._names
+        self._names = {
+            file: known[file] if file in known else SegmentName.parse(file)
+            for file in os.listdir(self._path)
+        }
         self._after = {}
-        for file in os.listdir(self._path):
-            if name := SegmentName.parse(file):
+        for name in self._names.values():
+            if name is not None:
                 self._after.setdefault(name.start_key, []).append(name)
         settled = time.time_ns() - changed_ns > _TICK_NS
         self._changed_ns = changed_ns if settled else -1

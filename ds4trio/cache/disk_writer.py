@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ds4trio.cache.disk_eviction import least_valuable
+from ds4trio.cache.disk_folder import Entry
 from ds4trio.cache.disk_format import Stored, encode
 from ds4trio.threads import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ds4trio.cache.disk_folder import Entry, SegmentFolder
+    from ds4trio.cache.disk_folder import SegmentFolder
     from ds4trio.cache.disk_names import SegmentName
     from ds4trio.cache.disk_stats import DiskStats
 
@@ -97,6 +98,8 @@ class DiskWriter:
         self._done_bytes = 0  # written by the writer alone
         self._retry_at: float | None = None
         self._stop_at: float | None = None
+        #: What is in the folder, looked up once for all that is handed over together.
+        self._there: dict[SegmentName, Entry] | None = None
 
     def accepts(self, nbytes: int) -> bool:
         """Whether so much would be taken now. Runs on: worker."""
@@ -132,6 +135,7 @@ class DiskWriter:
 
     def work(self, items: list[Pending | None]) -> bool:
         """Write, or drop, what was handed over. False: the end is among it."""
+        self._there = None  # others may have changed it meanwhile
         for item in items:
             if item is None:
                 return False
@@ -159,6 +163,7 @@ class DiskWriter:
                     error.strerror or error,
                 )
             self._retry_at = self._clock() + RETRY_S
+            self._there = None
             return False
         if self._retry_at is not None:
             self._retry_at = None
@@ -167,31 +172,37 @@ class DiskWriter:
 
     def _put(self, item: Pending) -> bool:
         """Raises: OSError."""
-        entries = self._folder.entries()
-        names = {entry.name for entry in entries}
-        if item.name in names:
+        if self._there is None:
+            self._there = {entry.name: entry for entry in self._folder.entries()}
+        there = self._there
+        if item.name in there:
             return True
-        if item.name.start and not any(name.key == item.name.start_key for name in names):
+        if item.name.start and not any(name.key == item.name.start_key for name in there):
             return False  # what it builds on was refused, or is gone by now
-        if not self._make_room(item, entries):
+        if not self._make_room(item, there):
             return False
         nbytes = self._folder.put(item.name, encode(item.metadata, item.tensors))
+        there[item.name] = Entry(item.name, nbytes, time.time_ns())
         self._stats.written_bytes += nbytes
         self._stats.folder_bytes += nbytes
         return True
 
-    def _make_room(self, item: Pending, entries: list[Entry]) -> bool:
-        """False: what is there is worth more, or enough was written for now."""
-        there = self._folder.total_bytes(entries)
+    def _make_room(self, item: Pending, there: dict[SegmentName, Entry]) -> bool:
+        """False: what is there is worth more, or enough was written for now. Raises: OSError."""
+        held = self._folder.total_bytes(there.values())
         most = self._budget_bytes - item.nbytes
-        for file, size in self._folder.bad_files() if there > most else []:
+        for file, size in self._folder.bad_files() if held > most else []:
             file.unlink(missing_ok=True)
-            there -= size
-        gone = least_valuable(entries, there - most, item.name.start_key) if there > most else []
+            held -= size
+        gone: list[Entry] | None = []
+        if held > most:
+            gone = least_valuable([*there.values()], held - most, item.name.start_key)
         if gone is None or not self._allowance.take(item.nbytes):
             return False
         self._folder.remove(entry.name for entry in gone)
+        for entry in gone:
+            del there[entry.name]
         freed = sum(entry.nbytes for entry in gone)
         self._stats.evicted_bytes += freed
-        self._stats.folder_bytes = there - freed
+        self._stats.folder_bytes = held - freed
         return True
