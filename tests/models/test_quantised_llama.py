@@ -190,12 +190,16 @@ def test_eight_bits_are_near_the_weights_themselves(folders: dict[str, Path]) ->
     assert {layer.down.bits for layer in loaded(folders["tied"], "auto")._weights.layers} == {8}
 
 
-@pytest.mark.usefixtures("native")
+@pytest.fixture(scope="module")
+def in_four_bits(native: Native, folders: dict[str, Path]) -> NativeLlamaModel:
+    return loaded(folders["tied"], "int4")
+
+
 @settings(max_examples=15)
 @given(data=st.data())
-def test_company_changes_no_bit(folders: dict[str, Path], data: st.DataObject) -> None:
+def test_company_changes_no_bit(in_four_bits: NativeLlamaModel, data: st.DataObject) -> None:
     """Alone and whole, or in pieces among others, on any number of threads: the same numbers."""
-    model = _models.setdefault("int4", loaded(folders["tied"], "int4"))
+    model = in_four_bits
     prompts = [prompt(length, seed) for seed, length in enumerate((9, 70, 3, 33))]
     expected = [model.forward([Chunk(model.new_state(), ids, len(ids))]) for ids in prompts]
     states = [model.new_state() for _ in prompts]
@@ -214,9 +218,6 @@ def test_company_changes_no_bit(folders: dict[str, Path], data: st.DataObject) -
             wanted.append(expected[i][start + size - rows : start + size])
         assert torch.equal(model.forward(chunks), torch.cat(wanted))
     torch.set_num_threads(1)
-
-
-_models: dict[str, NativeLlamaModel] = {}
 
 
 @pytest.mark.usefixtures("native")
