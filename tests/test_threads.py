@@ -14,6 +14,7 @@ from ds4trio.threads import (
     LoopPoster,
     run_off_loop,
     run_worker_thread,
+    thread_beside,
 )
 
 
@@ -123,3 +124,33 @@ async def test_off_the_loop_leaves_at_once_and_stays_bounded() -> None:
     finally:
         go.set()
     await trio.testing.wait_all_threads_completed()
+
+
+async def test_a_thread_beside_a_block_ends_with_it() -> None:
+    inbox: Inbox[int | None] = Inbox()
+    taken: list[int | None] = []
+
+    def work() -> None:
+        while taken[-1:] != [None]:
+            taken.extend(inbox.wait())
+
+    with trio.CancelScope() as scope:
+        async with thread_beside(work, lambda: inbox.put(None), name="beside", patience_s=60):
+            inbox.put(1)
+            scope.cancel()  # leaving it so is no reason not to wait
+            await trio.sleep_forever()
+    assert taken == [1, None]
+
+
+async def test_a_thread_beside_that_is_stuck_is_left_behind() -> None:
+    stuck = threading.Event()
+
+    def work() -> None:
+        stuck.wait()
+
+    async with thread_beside(work, lambda: None, name="stuck", patience_s=0.01):
+        pass
+    (left,) = [thread for thread in threading.enumerate() if thread.name == "stuck"]
+    assert left.daemon  # so that the process can end
+    stuck.set()
+    left.join()
