@@ -132,8 +132,8 @@ class Settings:
     )
     speculative_tokens: int = _setting(
         0,
-        "DeepSeek V4: tokens guessed ahead in each step by the layer of token prediction; answers stay "
-        "the same, and whether they come sooner depends on how often guesses hold",
+        "DeepSeek V4: tokens guessed ahead in each step by the layer of token prediction; answers "
+        "stay the same, and whether they come sooner depends on how often guesses hold",
         minimum=0,
     )
     api_keys_file: Path | None = _setting(
