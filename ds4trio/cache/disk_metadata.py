@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from ds4trio.cache.disk_identity import Identity
     from ds4trio.cache.disk_names import SegmentName
 
-#: Raised whenever files get another form; older ones are then set aside, or never looked for.
+#: Raised whenever files get another form, or the same model with the same settings computes
+#: otherwise than before; older files are then set aside.
 FORMAT = "1"
 
 
