@@ -7,7 +7,7 @@ import os
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ds4trio.bench.plans import CasePlan
     from ds4trio.config import Settings
 
+P = TypeVar("P", bound="argparse.ArgumentParser")
+
 HELP = {
     "throughput": "tokens a second of 1, 2, 4, 8 and 16 streams",
     "latency": "time to first token, and between tokens, of one stream",
@@ -36,8 +38,8 @@ HELP = {
 
 
 def add_loads(
-    loads: argparse._SubParsersAction[argparse.ArgumentParser],
-    add_settings: Callable[[argparse.ArgumentParser], None],
+    loads: argparse._SubParsersAction[P],
+    add_settings: Callable[[P], None],
 ) -> None:
     """A subcommand for each."""
     for name, plan in PLANS.items():
