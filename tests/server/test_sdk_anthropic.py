@@ -198,26 +198,26 @@ def words(error: anthropic.APIStatusError) -> tuple[str, str]:
 
 
 async def test_a_prompt_that_is_too_long() -> None:
-    """In the sentence from which Claude Code learns both numbers."""
+    """In the sentence from which Claude Code learns both numbers. One token is the answer's."""
     said = "x" * (130 - prompt_tokens(""))
     async with serving(repeating, context_tokens=128) as server:
         error = await refusal(server.url, said)
     assert isinstance(error, anthropic.BadRequestError)
-    sentence = "prompt is too long: 130 tokens > 128 maximum"
+    sentence = "prompt is too long: 130 tokens > 127 maximum"
     assert words(error) == ("invalid_request_error", sentence)
 
 
 async def test_a_prompt_that_is_hopelessly_long() -> None:
-    """It is not counted to its end, but the sentence is the same."""
+    """It is not counted to its end, and the same sentence says so at its own end."""
     said = "x" * 200_000
     async with serving(repeating, context_tokens=128) as server:
         error = await refusal(server.url, said)
     assert isinstance(error, anthropic.BadRequestError)
     kind, message = words(error)
-    numbers = re.fullmatch(r"prompt is too long: (\d+) tokens > 128 maximum", message)
+    numbers = re.match(r"prompt is too long: (\d+) tokens > 127 maximum \(at least", message)
     assert kind == "invalid_request_error"
     assert numbers is not None
-    assert 128 < int(numbers[1]) <= prompt_tokens(said)
+    assert 127 < int(numbers[1]) <= prompt_tokens(said)
 
 
 async def test_a_wrong_key(tmp_path: Path) -> None:
