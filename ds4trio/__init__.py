@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ds4trio.events import PromptProgress as PromptProgress
     from ds4trio.events import TextDelta as TextDelta
     from ds4trio.events import Usage as Usage
+    from ds4trio.opening import open_engine as open_engine
     from ds4trio.reply import Reply as Reply
     from ds4trio.request import Conversation as Conversation
     from ds4trio.request import GenerationRequest as GenerationRequest
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from ds4trio.request import SamplingParams as SamplingParams
     from ds4trio.server.serve import serve as serve
     from ds4trio.service import Service as Service
-    from ds4trio.service import open_engine as open_engine
 
 _HOMES = {
     "ds4trio.config": ("Settings", "load_settings"),
@@ -52,7 +52,8 @@ _HOMES = {
     "ds4trio.request": ("Conversation", "GenerationRequest", "Message", "SamplingParams"),
     "ds4trio.server.serve": ("serve",),
     "ds4trio.reply": ("Reply",),
-    "ds4trio.service": ("Service", "open_engine"),
+    "ds4trio.opening": ("open_engine",),
+    "ds4trio.service": ("Service",),
 }
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from ds4trio.config import load_settings
 from ds4trio.logs import configure
+from ds4trio.opening import open_service
 from ds4trio.server import hypercorn_seam
 from ds4trio.server.app import App
 from ds4trio.server.serve import connection_limits, make_state, stop_on_signal
-from ds4trio.service import open_service
 
 if TYPE_CHECKING:
     from ds4trio.errors import Ds4TrioError

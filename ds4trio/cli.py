@@ -202,8 +202,8 @@ def _serve(options: argparse.Namespace) -> None:
     import trio
 
     from ds4trio.logs import configure
+    from ds4trio.opening import open_service
     from ds4trio.server.serve import serve_until_signal
-    from ds4trio.service import open_service
 
     configure(settings.log_format)
     trio.run(serve_until_signal, settings, open_service)

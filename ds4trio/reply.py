@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, assert_never
 
 import trio
 
+from ds4trio.chat.recorder import TurnRecorder
 from ds4trio.engine.job import EndReason, JobReport, PrefillProgress, TokenEvent, TokensEnded
 from ds4trio.engine.stream import receive_any
 from ds4trio.events import (
@@ -23,15 +24,22 @@ from ds4trio.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ds4trio.chat.format import OutputParser, ParsedEvent
     from ds4trio.engine.job import EngineEvent, PromptToken, TopLogprobs
     from ds4trio.engine.progress import SequenceProgress
     from ds4trio.engine.stream import TokenStream
+    from ds4trio.request import Message
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
 
+    Remember = Callable[[Sequence[int], Message, EndReason], None]
+
 ReplyPhase = Literal["queue", "prefill", "decode"]
+
+
+#: How an answer ends that is all that the model has to say.
+_WHOLE = (EndReason.STOP_ID, EndReason.COMPLETE, EndReason.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +47,15 @@ class ChoicePlan:
     """How one choice's tokens become text.
 
     ``is_first``: the first answer to its prompt, which stands for the prompt's own figures.
-    ``echo``: the prompt's text, to be said before the answer.
+    ``echo``: the prompt's text, to be said before the answer. ``remember`` is told of an answer
+    that the model has ended, or its parser: its tokens, what was told of it, and which of the two.
     """
 
     parser: OutputParser
     decoder: StreamDecoder
     is_first: bool
     echo: str | None = None
+    remember: Remember | None = None
 
 
 class Reply:
@@ -208,6 +218,8 @@ class _Choice:
         self._decoder = plan.decoder
         self._tokenizer = tokenizer
         self._echo = plan.echo
+        self._remember = plan.remember
+        self._turn = TurnRecorder()
         self._echoed: list[TokenLogprob] = []
         self._pending: list[TokenLogprob] = []
 
@@ -228,6 +240,7 @@ class _Choice:
                 break
             thinking = self.parser.in_thinking
             self.generated_tokens += 1
+            self._turn.token_ids.append(token.token_id)
             if token.logprob is not None:
                 self._pending.append(self._logprob(token.token_id, token.logprob, token.top))
             text = self._decoder.feed([token.token_id])
@@ -243,6 +256,9 @@ class _Choice:
         out = self._own(self.parser.finish(self._decoder.finish()))
         if self._pending:
             out.append(TextDelta("", self.index, self._take_pending()))
+        is_whole = self._turn.is_whole and self.parser.stop_sequence is None
+        if self._remember is not None and is_whole and reason in _WHOLE:
+            self._remember(self._turn.token_ids, self._turn.message(), reason)
         if reason is EndReason.LENGTH and not was_done:
             return out, "length"
         return out, "tool_calls" if self.parser.called_tools else "stop"
@@ -252,6 +268,7 @@ class _Choice:
         of thoughts and calls with nothing."""
         out: list[GenerationEvent] = []
         for event in events:
+            self._turn.add(event)
             own = event if self.index == 0 else replace(event, choice=self.index)
             if isinstance(own, TextDelta):
                 out.append(replace(own, logprobs=self._take_pending()) if self._pending else own)

@@ -6,21 +6,15 @@ This is what an embedder holds and what the server serves. Knows nothing of HTTP
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ds4trio.cache.disk import open_disk_cache
-from ds4trio.cache.disk_writer import FLUSH_S
-from ds4trio.chat.format import KnowsStructure
-from ds4trio.chat.load import load_chat_format
+from ds4trio.chat.format import KnowsStructure, WritesParts
 from ds4trio.chat.output import AnswerParser
-from ds4trio.config import Settings
+from ds4trio.chat.replay import ReplayMemory
 from ds4trio.constraint.blame import blamed
-from ds4trio.constraint.grammar import GrammarCompiler
-from ds4trio.constraint.vocabulary import Vocabulary
-from ds4trio.engine import engine as core
-from ds4trio.engine.job import EngineRequest
+from ds4trio.engine.job import EndReason, EngineRequest
 from ds4trio.errors import ContextOverflowError, RequestError
 from ds4trio.reply import ChoicePlan, Reply
 from ds4trio.request import (
@@ -32,21 +26,19 @@ from ds4trio.request import (
     TextPrompt,
     TokenPrompt,
 )
-from ds4trio.store.resolve import resolve_model
 from ds4trio.text.halves import check_text
-from ds4trio.text.load import load_tokenizer
-from ds4trio.threads import run_off_loop, thread_beside
+from ds4trio.threads import run_off_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
-    from ds4trio.cache.disk import DiskCache
     from ds4trio.cache.disk_stats import DiskStats
     from ds4trio.chat.format import ChatFormat, OutputParser, Prompt
+    from ds4trio.chat.replay import Asked
+    from ds4trio.constraint.grammar import GrammarCompiler
     from ds4trio.engine.engine import Engine, Places
     from ds4trio.engine.fair_queue import Share
-    from ds4trio.models.base import CausalLM
+    from ds4trio.reply import Remember
     from ds4trio.request import OutputFormat
     from ds4trio.text.tokenizer import StreamDecoder, Tokenizer
 
@@ -63,6 +55,7 @@ class Service:
     ``stop_ids`` are the tokens with which the model ends a text of its own accord. ``grammars``
     hold answers to a prescribed form. ``longest_token_bytes`` bounds what a context can hold.
     ``tokenizer_told`` is what clients must know who count tokens themselves: see `LoadedChat.told`.
+    ``turns`` are what the model has said, for when it is sent back in other words.
     ``disk_stats`` are those of ``cache_dir``, if there is one.
     """
 
@@ -75,6 +68,7 @@ class Service:
     longest_token_bytes: int
     tokenizer_told: Mapping[str, str | None]
     disk_stats: DiskStats | None = None
+    turns: ReplayMemory = field(default_factory=ReplayMemory)
 
     @asynccontextmanager
     async def generate(
@@ -89,14 +83,17 @@ class Service:
         batch = request.prompt
         prompts = batch.prompts if isinstance(batch, PromptBatch) else (batch,)
         with self._places(request, len(prompts)) as places:
-            prepared = [await self._prepare(replace(request, prompt=prompt)) for prompt in prompts]
+            owner = share.owner if share is not None else None
+            prepared = [
+                await self._prepare(replace(request, prompt=prompt), owner) for prompt in prompts
+            ]
             jobs = [
                 self._numbered(one.job if share is None else replace(one.job, share=share), answer)
                 for one in prepared
                 for answer in range(request.n)
             ]
             plans = [
-                ChoicePlan(one.new_parser(), one.new_decoder(), answer == 0, one.echo)
+                ChoicePlan(one.new_parser(), one.new_decoder(), answer == 0, one.echo, one.remember)
                 for one in prepared
                 for answer in range(request.n)
             ]
@@ -151,7 +148,8 @@ class Service:
     async def prompt_ids(self, request: GenerationRequest) -> Sequence[int]:
         """The request's prompt as the model would see it. Raises: RequestError."""
         if isinstance(request.prompt, Conversation):
-            return (await self._render(request, self._chat())).token_ids
+            prompt, _ = await self._render(request, self._chat(), None)
+            return prompt.token_ids
         assert isinstance(request.prompt, TextPrompt | TokenPrompt)
         return await self._raw_ids(request.prompt)
 
@@ -174,10 +172,10 @@ class Service:
         decoder = self.tokenizer.new_decoder()
         return decoder.feed(list(token_ids)) + decoder.finish()
 
-    async def _prepare(self, request: GenerationRequest) -> _Prepared:
+    async def _prepare(self, request: GenerationRequest, owner: str | None) -> _Prepared:
         """One prompt's part of a request. Raises: RequestError, ContextOverflowError."""
         if isinstance(request.prompt, Conversation):
-            return await self._prepare_chat(request)
+            return await self._prepare_chat(request, owner)
         assert isinstance(request.prompt, TextPrompt | TokenPrompt)
         job = self._job(request, await self._raw_ids(request.prompt))
         echo = None
@@ -193,9 +191,9 @@ class Service:
             echo,
         )
 
-    async def _prepare_chat(self, request: GenerationRequest) -> _Prepared:
+    async def _prepare_chat(self, request: GenerationRequest, owner: str | None) -> _Prepared:
         chat = self._chat()
-        prompt = await self._render(request, chat)
+        prompt, asked = await self._render(request, chat, owner)
         job = self._job(request, prompt.token_ids)
         job = replace(job, stable_prefixes=prompt.stable_prefixes)
         if prompt.thinking and chat.thinking_end is not None:
@@ -212,7 +210,20 @@ class Service:
             await self._constrained(job, chat.output_format(request), request),
             partial(chat.new_parser, request, prompt),
             partial(self.tokenizer.new_decoder, visible=chat.visible_tokens),
+            remember=self._remembering(request, asked) if asked is not None else None,
         )
+
+    def _remembering(self, request: GenerationRequest, asked: Asked) -> Remember | None:
+        """What remembers whole answers; None if they do not end where the model ends them."""
+        if request.ignore_eos:
+            return None
+
+        def remember(token_ids: Sequence[int], message: Message, reason: EndReason) -> None:
+            # Where one call is allowed, what ends calls was not waited for.
+            if request.parallel_tool_calls or reason is not EndReason.STOPPED:
+                self.turns.remember(asked, token_ids, message)
+
+        return remember
 
     def _chat(self) -> ChatFormat:
         if self.chat_format is None:
@@ -221,16 +232,22 @@ class Service:
             )
         return self.chat_format
 
-    async def _render(self, request: GenerationRequest, chat: ChatFormat) -> Prompt:
+    async def _render(
+        self, request: GenerationRequest, chat: ChatFormat, owner: str | None
+    ) -> tuple[Prompt, Asked | None]:
+        """The prompt, and what must be known to remember its answer, if that can be done."""
         assert isinstance(request.prompt, Conversation)
         messages = request.prompt.messages
         self._refuse_hopeless(sum(len(message.content) for message in messages))
 
-        def render() -> Prompt:
+        def render() -> tuple[Prompt, Asked | None]:
             for message in messages:
                 check_text(message.content, "messages")
                 check_text(message.reasoning or "", "messages")
-            return chat.render(request)
+            if not isinstance(chat, WritesParts):
+                return chat.render(request), None
+            asked = self.turns.ask(request, owner, chat, self.tokenizer)
+            return asked.prompt, asked
 
         return await run_off_loop(render)
 
@@ -306,100 +323,7 @@ class _Prepared:
     new_parser: Callable[[], OutputParser]
     new_decoder: Callable[[], StreamDecoder]
     echo: str | None = None
-
-
-@asynccontextmanager
-async def open_service(settings: Settings) -> AsyncIterator[Service]:
-    """Find, load and hold the model that ``settings`` name.
-
-    Raises: LoadError, ConfigError; EngineFailed, in a group, if the worker dies while the block
-        runs.
-    """
-    found = await run_off_loop(resolve_model, settings.model)
-    tokenizer = await run_off_loop(load_tokenizer, found.path)
-    chat = await run_off_loop(
-        partial(load_chat_format, prompt_contract=settings.prompt_contract), found.path, tokenizer
-    )
-    visible = chat.format.visible_tokens if chat.format else ()
-    vocabulary = await run_off_loop(Vocabulary, tokenizer, visible)
-    async with (
-        _open_disk_cache(found.path, settings) as disk,
-        core.open_engine(
-            partial(_load, found.path, settings),
-            max_running=settings.max_running,
-            max_waiting=settings.max_waiting,
-            prefill_chunk_tokens=settings.prefill_chunk_tokens,
-            prefill_target_s=settings.prefill_target_s,
-            threads=settings.threads,
-            kv_budget_bytes=settings.kv_budget_bytes,
-            prefix_cache=settings.prefix_cache,
-            open_store=disk.store if disk else lambda _: None,
-        ) as engine,
-    ):
-        name = settings.served_model_name or found.name
-        yield Service(
-            name,
-            engine,
-            tokenizer,
-            chat.format,
-            chat.stop_ids,
-            GrammarCompiler(vocabulary),
-            vocabulary.longest_token_bytes,
-            chat.told,
-            disk.stats if disk else None,
-        )
-
-
-def open_engine(
-    model: str | None = None, settings: Settings | None = None
-) -> AbstractAsyncContextManager[Service]:
-    """The engine for a Trio program: ``async with ds4trio.open_engine("name") as engine: ...``.
-
-    ``model`` is a name, a folder, a .gguf file or a hub name; ``settings`` holds all else.
-    Several may be open in one process. Raises: as `open_service`.
-    """
-    chosen = settings or Settings()
-    return open_service(chosen if model is None else replace(chosen, model=model))
-
-
-@asynccontextmanager
-async def _open_disk_cache(source: Path, settings: Settings) -> AsyncIterator[DiskCache | None]:
-    """What ``cache_dir`` asks for. Raises: ConfigError if it cannot be used."""
-    if settings.cache_dir is None:
-        yield None
-        return
-    disk = await run_off_loop(
-        partial(
-            open_disk_cache,
-            numbers=f"{settings.dtype}, release numerics {settings.simulate_release_numerics}",
-            budget_bytes=settings.cache_disk_bytes,
-            keep_token_ids=settings.cache_token_ids,
-        ),
-        settings.cache_dir,
-        source,
-    )
-    writer = disk.writer
-    async with thread_beside(writer.run, writer.stop, name="ds4trio-cache", patience_s=2 * FLUSH_S):
-        yield disk
-
-
-def _load(source: Path, settings: Settings) -> CausalLM:
-    """Runs on: worker, which alone may touch torch."""
-    from ds4trio.models.options import ModelOptions
-    from ds4trio.models.registry import load_model
-
-    return load_model(
-        source,
-        dtype=settings.dtype,
-        device=settings.device,
-        context_tokens=settings.context_tokens,
-        options=ModelOptions(
-            experts=settings.experts,
-            experts_hot_bytes=settings.experts_hot_bytes,
-            simulate_release_numerics=settings.simulate_release_numerics,
-            speculative_tokens=settings.speculative_tokens,
-        ),
-    )
+    remember: Remember | None = None
 
 
 def _message(fields: dict[str, str]) -> Message:

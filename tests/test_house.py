@@ -32,15 +32,17 @@ BELOW: dict[str, set[str]] = {
     "protocols": VOCABULARY,
     "reply": VOCABULARY | {"engine", "chat", "text"},
     "service": VOCABULARY
-    | {"reply", "engine", "constraint", "chat", "text", "models", "store", "threads", "cache"},
+    | {"reply", "engine", "constraint", "chat", "text", "models", "threads", "cache"},
+    "opening": LEAVES
+    | {"service", "engine", "constraint", "chat", "text", "models", "store", "threads", "cache"},
     "inspect_model": LEAVES | {"chat", "text", "models", "store"},
     "quality": LEAVES | {"text", "models", "store"},
     "server": VOCABULARY | {"service", "reply", "protocols", "threads", "logs", "engine", "cache"},
     "testing": VOCABULARY
     | {"service", "engine", "constraint", "chat", "text", "models", "threads"},
-    "asgi": VOCABULARY | {"service", "server", "logs"},
-    "bench": LEAVES | {"service", "server"},
-    "cli": VOCABULARY | {"service", "server", "store", "logs", "bench", "inspect_model", "cache"},
+    "asgi": VOCABULARY | {"opening", "server", "logs"},
+    "bench": LEAVES | {"opening", "service", "server"},
+    "cli": VOCABULARY | {"opening", "server", "store", "logs", "bench", "inspect_model", "cache"},
     "__main__": {"cli"},
 }
 

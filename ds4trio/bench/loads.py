@@ -87,7 +87,7 @@ async def _cases(settings: Settings, plan: CasePlan, options: argparse.Namespace
 async def _loop(settings: Settings, plan: CasePlan, as_json: bool) -> None:
     # Imported here because they bring torch.
     from ds4trio.bench.loop import loop_figures
-    from ds4trio.service import open_service
+    from ds4trio.opening import open_service
 
     async with open_service(settings) as service:
         figures = [

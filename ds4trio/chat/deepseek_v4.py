@@ -18,7 +18,7 @@ from ds4trio.chat.deepseek_v4_prompt import (
     thinks,
 )
 from ds4trio.chat.deepseek_v4_structure import StructuralTokens, StructureTracker
-from ds4trio.chat.format import Prompt
+from ds4trio.chat.format import Prompt, Written
 from ds4trio.chat.markup import ThinkingMarkup
 from ds4trio.chat.output import AnswerParser
 from ds4trio.chat.template import random_call_id
@@ -68,6 +68,10 @@ class DeepseekV4ChatFormat:
         self.stop_ids = frozenset(stop_ids) | {known[special.Eos.default_str()]}
 
     def render(self, request: GenerationRequest) -> Prompt:
+        written = self.write(request)
+        return self.prompt(written, self._tokenizer.encode_parts(written.parts))
+
+    def write(self, request: GenerationRequest) -> Written:
         conversation = recipe_conversation(request, self._contract)
         rendered = self._encoding.render_conversation(conversation)
         text, ids = rendered.prompt, self._tokenizer.control_tokens
@@ -80,12 +84,14 @@ class DeepseekV4ChatFormat:
             parts += [text[end:start], ids[spelling]]
             end = special_end
         parts.append(text[end:])
-        token_ids = self._tokenizer.encode_parts([part for part in parts if part != ""])
-        user_id = ids[recipe.SpecialToken.User.default_str()]
+        return Written(text, [part for part in parts if part != ""], thinks(request.thinking))
+
+    def prompt(self, written: Written, token_ids: list[int]) -> Prompt:
+        user_id = self._tokenizer.control_tokens[recipe.SpecialToken.User.default_str()]
         turns = [place for place, token_id in enumerate(token_ids) if token_id == user_id]
         # After the system prompt and its tools, and after all turns but the last.
         stable = tuple(dict.fromkeys((turns[0], turns[-1]))) if turns else ()
-        return Prompt(text, token_ids, thinks(request.thinking), stable)
+        return Prompt(written.text, token_ids, written.thinking, stable)
 
     def output_format(self, request: GenerationRequest) -> OutputFormat | None:
         return answer_format(request, in_block=opens_calls(request))

@@ -38,6 +38,16 @@ class Prompt:
     stable_prefixes: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A conversation in the model's format. ``parts``: its plain text and its control tokens' ids,
+    in order; see `Prompt` for the others."""
+
+    text: str
+    parts: list[str | int]
+    thinking: bool = False
+
+
 class OutputParser(Protocol):
     """Model text of one answer to events. Any chunking of the text gives the same events, up to
     how deltas are cut."""
@@ -110,6 +120,25 @@ class ChatFormat(Protocol):
 
     def new_parser(self, request: GenerationRequest, prompt: Prompt) -> OutputParser:
         """A parser for one answer to what ``render`` gave."""
+        ...
+
+
+@runtime_checkable
+class WritesParts(Protocol):
+    """What a `ChatFormat` has besides, if turns can be said again in the tokens of then."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens with which the model ends its turn."""
+        ...
+
+    def write(self, request: GenerationRequest) -> Written:
+        """As ``render``, without its tokens. A conversation that ends with the assistant's turn
+        can be written too."""
+        ...
+
+    def prompt(self, written: Written, token_ids: list[int]) -> Prompt:
+        """What was written, in these tokens."""
         ...
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from ds4trio.chat.call_grammar import answer_format
-from ds4trio.chat.format import Prompt
+from ds4trio.chat.format import Prompt, Written
 from ds4trio.chat.markup import TAGGED, thinking_markup_in, tool_markup_in
 from ds4trio.chat.messages import (
     SYSTEM_ROLES,
@@ -98,6 +98,10 @@ class TemplateChatFormat:
         self._hears_system_late = self._hears([_PROBE_OF_USER, _PROBE_OF_SYSTEM])
 
     def render(self, request: GenerationRequest) -> Prompt:
+        written = self.write(request)
+        return self.prompt(written, self._tokenizer.encode_parts(written.parts))
+
+    def write(self, request: GenerationRequest) -> Written:
         disguise = self._shield.disguise()
         text = self._written(request, disguise)
         text, thinking = self._with_thoughts_open(text, request)
@@ -105,7 +109,10 @@ class TemplateChatFormat:
             disguise.reveal(part) if isinstance(part, str) else part
             for part in self._splitter.split(text)
         ]
-        return Prompt(disguise.reveal(text), self._tokenizer.encode_parts(parts), thinking)
+        return Written(disguise.reveal(text), parts, thinking)
+
+    def prompt(self, written: Written, token_ids: list[int]) -> Prompt:
+        return Prompt(written.text, token_ids, written.thinking)
 
     def output_format(self, request: GenerationRequest) -> OutputFormat | None:
         return answer_format(request, self._tool_markup)

@@ -11,9 +11,9 @@ from serving import headers, saying, serving
 
 from ds4trio.config import Settings
 from ds4trio.errors import ConfigError, ForbiddenError, MisdirectedError
+from ds4trio.opening import open_service
 from ds4trio.server import serve
 from ds4trio.server.origins import Origins
-from ds4trio.service import open_service
 from ds4trio.testing import END_ID
 
 if TYPE_CHECKING:

@@ -28,14 +28,15 @@ from ds4trio.chat.deepseek_v4_structure import StructuralTokens
 from ds4trio.engine.engine import Engine
 from ds4trio.engine.job import EngineRequest, TokenEvent, TokensEnded
 from ds4trio.errors import LoadError
+from ds4trio.opening import open_service
 from ds4trio.request import Conversation, GenerationRequest, Message, SamplingParams, Thinking
-from ds4trio.service import Service, open_service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from ds4trio.engine.stream import TokenStream
+    from ds4trio.service import Service
 
 Json = dict[str, Any]
 TOKENS = 12
