@@ -37,10 +37,11 @@ def library() -> ctypes.CDLL:
     compiler = _compiler()
     try:
         path = _cache_folder() / f"decoder-{_identity(compiler)}.so"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            if not path.exists():
-                _build(compiler, path)
+        if not path.exists():  # else nothing is written: the folder may be read-only by now
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_suffix(".lock")):
+                if not path.exists():
+                    _build(compiler, path)
         return ctypes.CDLL(str(path))
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         raise CannotBuild(str(error)) from None
@@ -63,8 +64,10 @@ def _cache_folder() -> Path:
 
 
 def _identity(compiler: str) -> str:
-    """Of all that the result depends on."""
-    digest = hashlib.sha256(" ".join((compiler, *_FLAGS, _processor())).encode())
+    """Of all that the result depends on, and of the C library that it needs. Raises: OSError."""
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    words = (compiler, said.stdout, *_FLAGS, *platform.libc_ver(), _processor())
+    digest = hashlib.sha256(" ".join(words).encode())
     for file in sorted([*_FOLDER.glob("*.h"), _FOLDER / _SOURCE]):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 
 import torch
 
@@ -28,7 +29,8 @@ class LargePages:
             private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has small pages only
             region = mmap.mmap(-1, max(nbytes, _REGION_BYTES), flags=private)
             if hasattr(mmap, "MADV_HUGEPAGE"):
-                region.madvise(mmap.MADV_HUGEPAGE)
+                with suppress(OSError):  # a kernel that was built without them
+                    region.madvise(mmap.MADV_HUGEPAGE)
             self._region, self._used = torch.frombuffer(region, dtype=torch.uint8), 0
         part = self._region[self._used : self._used + nbytes]
         self._used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
