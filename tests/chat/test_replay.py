@@ -35,9 +35,9 @@ UNTIL_THE_USER = """
     {%- endfor %}{{- '<|im_end|>\n' }}
 {%- endfor %}{{- '<|im_start|>assistant\n' if add_generation_prompt }}{# tools #}
 {%- if tools %}{% endif %}"""
-#: Thoughts are never shown: as DeepSeek R1 does.
+#: Thoughts are never shown.
 NEVER = """{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}
-{%- endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"""
+{%- endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
 
 def chat_format(template: str) -> TemplateChatFormat:
@@ -154,10 +154,26 @@ def test_thoughts_that_no_template_shows_stay_until_the_user_speaks() -> None:
     result = Message("tool", "rain")
     again = ask(memory, ASKED, said, result, chat=chat)
     assert begins(again, before)
-    # A later turn, without thoughts of its own, was prompted with them: it goes with them.
-    memory.remember(again, SAMPLED, Message("assistant", "Rain."))
-    after = (ASKED, said, result, Message("assistant", "Rain."), Message("user", "And now?"))
-    assert ask(memory, *after, chat=chat).prompt.token_ids == rendered(*after, chat=chat)
+    # Later turns without thoughts of their own were prompted with them: they go with them.
+    messages = [ASKED, said, result]
+    for text in ("Rain.", "More rain."):
+        memory.remember(again, SAMPLED, Message("assistant", text))
+        messages += [Message("assistant", text), result]
+        again = ask(memory, *messages, chat=chat)
+        assert again.base is not None
+    messages.append(Message("user", "And now?"))
+    assert ask(memory, *messages, chat=chat).prompt.token_ids == rendered(*messages, chat=chat)
+
+
+def test_turns_that_no_token_ends_are_as_the_template_writes_them() -> None:
+    end_id = small_tokenizer().control_tokens["<|im_end|>"]
+    ending = "{{ '<|im_end|>' if m.role == 'user' }}"
+    template = f"{{% for m in messages %}}{{{{ m.content }}}}{ending}{{% endfor %}}"
+    chat = TemplateChatFormat(template, small_tokenizer(), variables={}, stop_ids=[end_id])
+    turn, again = Message("assistant", "Rain."), Message("user", "And now?")
+    memory, _ = remembered(chat, turn)
+    plain = rendered(ASKED, turn, again, chat=chat)
+    assert ask(memory, ASKED, turn, again, chat=chat).prompt.token_ids == plain
 
 
 @given(
