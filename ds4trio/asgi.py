@@ -14,7 +14,7 @@ from ds4trio.logs import configure
 from ds4trio.opening import open_service
 from ds4trio.server import hypercorn_seam
 from ds4trio.server.app import App
-from ds4trio.server.serve import connection_limits, make_state, stop_on_signal
+from ds4trio.server.serve import connection_limits, for_good, make_state, stop_on_signal
 
 if TYPE_CHECKING:
     from ds4trio.errors import Ds4TrioError
@@ -39,4 +39,4 @@ def _exit(error: Ds4TrioError) -> None:
     os._exit(1)
 
 
-app = App(_start, open_service, on_failure=_exit, beside=stop_on_signal)
+app = App(_start, for_good(open_service), on_failure=_exit, beside=stop_on_signal)

@@ -203,10 +203,10 @@ def _serve(options: argparse.Namespace) -> None:
 
     from ds4trio.logs import configure
     from ds4trio.opening import open_service
-    from ds4trio.server.serve import serve_until_signal
+    from ds4trio.server.serve import for_good, serve_until_signal
 
     configure(settings.log_format)
-    trio.run(serve_until_signal, settings, open_service)
+    trio.run(serve_until_signal, settings, for_good(open_service))
 
 
 def _cache(options: argparse.Namespace) -> None:

@@ -5,11 +5,12 @@ Hypercorn brings TLS, lifespan and the accept loop; the connections are `connect
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import socket
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ from ds4trio.server.state import ServerState
 from ds4trio.server.web_page import page_files
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from ds4trio.server.app import OpenService
     from ds4trio.service import Service
 
@@ -68,6 +71,24 @@ async def serve_until_signal(settings: Settings, open_service: OpenService) -> N
         log.info("listening on %s, loading %s", url, settings.model)
         if state.keys is None and not is_loopback(settings.host):
             log.warning("anyone who can reach %s can use it: no api_keys_file is set", url)
+
+
+def for_good(open_service: OpenService) -> OpenService:
+    """The same, for a process that does nothing but serve: what there is once the model is loaded
+    stays, and the garbage collector leaves it alone.
+
+    So its passes while serving are short, and the process ends soon: taking apart the modules that
+    torch brings takes most of a second of CPU time.
+    """
+
+    @asynccontextmanager
+    async def opened(settings: Settings) -> AsyncIterator[Service]:
+        async with open_service(settings) as service:
+            gc.collect()
+            gc.freeze()
+            yield service
+
+    return opened
 
 
 def make_state(settings: Settings) -> ServerState:
