@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ds4trio.bench.cache import CachePlan
 from ds4trio.bench.loads import add_loads, run_load
 from ds4trio.bench.storm import StormPlan
-from ds4trio.config import DEFAULT_MODEL, Settings, convert, describe, load_settings
+from ds4trio.config import DEFAULT_MODEL, Settings, convert, describe, given_settings, load_settings
 from ds4trio.errors import ConfigError, Ds4TrioError
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 _serve(options)
             case "inspect":
                 _inspect(_settings(options), as_json=options.json)
+            case "config":
+                _config(options)
             case "pull":
                 _pull(options.model)
             case "cache":
@@ -80,6 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     inspect.add_argument("--json", action="store_true", help="print JSON")
     _add_settings(inspect, only=_OF_A_MODEL)
+
+    config = commands.add_parser(
+        "config",
+        help="each setting and where it comes from",
+        description="Takes the flags of serve. What it prints is a file for --config.",
+    )
+    _add_settings(config)
 
     pull = commands.add_parser("pull", help="fetch and prepare a model, without serving it")
     pull.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
@@ -174,14 +183,31 @@ def _add_settings(parser: argparse.ArgumentParser, only: Collection[str] | None 
             parser.add_argument(flag, dest=name, metavar=metavar, help=shown)
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _flags(options: argparse.Namespace) -> dict[str, object]:
     flags: dict[str, object] = {}
     for name, *_ in describe():
         value = getattr(options, name, None)
         if value is not None:  # given: perhaps as an empty text, which stands for None
             flag = "--" + name.replace("_", "-")
             flags[name] = convert(name, value, flag) if isinstance(value, str) else value
-    return load_settings(flags, file=options.config)
+    return flags
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    return load_settings(_flags(options), file=options.config)
+
+
+def _config(options: argparse.Namespace) -> None:
+    settings = _settings(options)
+    given = given_settings(_flags(options), file=options.config)
+    for name, *_ in describe():
+        value = getattr(settings, name)
+        source = given[name][1] if name in given else "default"
+        # JSON's texts, numbers, lists and truth are TOML's, which has no null.
+        shown = json.dumps(str(value.absolute()) if isinstance(value, Path) else value)
+        print(
+            f"# {name} is not set: {source}" if value is None else f"{name} = {shown}  # {source}"
+        )
 
 
 def _inspect(settings: Settings, *, as_json: bool = False) -> None:

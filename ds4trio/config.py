@@ -184,14 +184,29 @@ def load_settings(
 
     Raises: ConfigError naming the setting and where it came from.
     """
-    values: dict[str, object] = {}
+    values = {name: value for name, (value, _) in given_settings(flags, environ, file).items()}
+    return Settings(**values)  # type: ignore[arg-type]  # each value was converted to its type
+
+
+def given_settings(
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    file: Path | None = None,
+) -> dict[str, tuple[object, str]]:
+    """Of each setting that is not left to its default, the value that wins and where it came from.
+
+    Raises: ConfigError naming the setting and where it came from.
+    """
+    given: dict[str, tuple[object, str]] = {}
     if file is None and (named := environ.get(FILE_VARIABLE)):
         file = Path(named)
     if file is not None:
-        values.update(_from_file(file))
-    values.update(_from_environ(environ))
-    values.update(flags or {})
-    return Settings(**values)  # type: ignore[arg-type]  # each value was converted to its type
+        given |= {name: (value, str(file)) for name, value in _from_file(file).items()}
+    for name, value in _from_environ(environ).items():
+        given[name] = value, ENV_PREFIX + name.upper()
+    for name, value in (flags or {}).items():
+        given[name] = value, "--" + name.replace("_", "-")
+    return given
 
 
 def as_environ(settings: Settings) -> dict[str, str]:
