@@ -58,6 +58,7 @@ class DiskStore:
         self._keep_token_ids = keep_token_ids
         self._listing = Listing(folder.path)
         self._pending: dict[str, list[SegmentName]] = {}
+        self._readable = True
 
     def find(self, token_ids: Sequence[int], at_least: int, held: int = 0) -> list[Segment]:
         """See `SegmentStore`. Reads whole files; for a model with tips the last one has one."""
@@ -112,8 +113,13 @@ class DiskStore:
         try:
             self._listing.refresh()
         except OSError as error:
-            logger.warning("cache: cannot read %s: %s", self._folder.path, error.strerror)
+            if self._readable:  # one line, not one a request
+                logger.warning("cache: cannot read %s: %s", self._folder.path, error.strerror)
+            self._readable = False
             return False
+        if not self._readable:
+            logger.info("cache: %s can be read again", self._folder.path)
+        self._readable = True
         return True
 
     def _known(self, key: str) -> list[SegmentName]:

@@ -208,6 +208,7 @@ def test_a_folder_that_vanishes(tmp_path: Path, caplog: pytest.LogCaptureFixture
     shutil.rmtree(disk.folder.path)
     disk.write()
     assert disk.store.find(IDS, 1) == []
+    assert disk.store.find(IDS, 1) == []  # costs no second line
     disk.keep(chain(IDS, 300))
     assert len(caplog.messages) == 2
     assert "cannot write" in caplog.messages[0]
