@@ -29,6 +29,9 @@ from ds4trio.request import GenerationRequest, PromptBatch, TextPrompt, TokenPro
 
 #: OpenAI's, of this endpoint only.
 DEFAULT_MAX_TOKENS = 16
+#: More than any engine has places for: millions took a core's time for most of a minute before
+#: the engine refused them.
+MAX_PROMPTS = 4096
 
 
 class CompletionFields(GenerationFields, kw_only=True):
@@ -100,6 +103,8 @@ def _prompt(fields: CompletionFields) -> TextPrompt | TokenPrompt | PromptBatch:
         return TokenPrompt(tuple(token_ids))
     if token_ids:
         raise invalid("prompt", "token ids and prompts in one list")
+    if len(prompt) > MAX_PROMPTS:
+        raise invalid("prompt", f"more than {MAX_PROMPTS} prompts")
     prompts = tuple(
         [_one(item, f"prompt[{i}]") for i, item in enumerate(prompt) if not isinstance(item, int)]
     )

@@ -260,6 +260,7 @@ def test_a_wrong_value_is_named(protocol: WireProtocol, field: str, value: objec
     [
         ("stop", ["a", ""], "stop[1]"),
         ("stop", ["a", 5], "stop[1]"),
+        ("stop", ["a", "b" * 513], "stop[1]"),
         ("stream_options", {"include_usage": "yes"}, "stream_options.include_usage"),
     ],
 )
@@ -310,6 +311,7 @@ def test_no_model_here_fills_in_before_a_given_end() -> None:
         ([1, "a"], "prompt"),
         ([1, [2]], "prompt"),
         ([1, -1], "prompt[1]"),
+        (["a"] * 4097, "prompt"),
         ([[1, 2.5]], "prompt[0][1]"),
     ],
 )
