@@ -292,6 +292,24 @@ def test_each_version_of_a_compiler_builds_once(
 
 
 @pytest.mark.usefixtures("native")
+def test_what_is_no_number_does_not_get_lost(folders: dict[str, Path]) -> None:
+    """The engine ends a sequence whose logits are not finite, and forgets what they came of."""
+    model = loaded(folders["tied"], "auto")
+    token_ids = prompt(40)
+    for part in range(2):  # a key, a value
+        state = model.new_state()
+        model.forward([Chunk(state, token_ids[:32])])
+        (saved,) = state.save(0).values()
+        rows = saved.clone()
+        heads = rows.shape[1] // 2
+        rows[0, part * heads, 5, 0] = torch.nan
+        broken = model.new_state()
+        broken.restore([dict.fromkeys(state.save(0), rows)], 32)
+        logits = model.forward([Chunk(broken, token_ids[32:])])
+        assert not torch.isfinite(logits).all()
+
+
+@pytest.mark.usefixtures("native")
 def test_on_disk_no_model_finds_what_another_way_to_compute_has_left(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

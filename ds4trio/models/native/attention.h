@@ -10,7 +10,7 @@ constexpr int kKeys = 64;         // keys looked at together: they and their val
 constexpr int kQueriesMax = 16;   // rows of queries that share them
 constexpr int kVectorsMax = 16;   // of 8 features, in a head
 
-// e to the power of x, for x <= 0. Relative error about 2e-7; below -87 it is 0.
+// e to the power of x, for x <= 0. Relative error about 2e-7; below -87 it is 0. NaN stays NaN.
 inline __m256 exponential(__m256 x) {
   const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)),
                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -21,7 +21,7 @@ inline __m256 exponential(__m256 x) {
   for (const float c : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
     p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(c));
   const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-  const __m256 seen = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_GT_OQ);
+  const __m256 seen = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_NLE_UQ);
   return _mm256_and_ps(seen, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
 }
 

@@ -75,15 +75,25 @@ inline float max_of(__m256 v) {
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-// Quantise the block of 32 activations of a token, `lane` of its group, that begins at `x`.
+// The largest of numbers that are not negative; NaN is larger than any, because its bits are.
+inline float max_of_bits(__m256i v) {
+  __m128i s = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  s = _mm_max_epi32(s, _mm_shuffle_epi32(s, _MM_SHUFFLE(1, 0, 3, 2)));
+  s = _mm_max_epi32(s, _mm_shuffle_epi32(s, _MM_SHUFFLE(2, 3, 0, 1)));
+  return _mm_cvtss_f32(_mm_castsi128_ps(s));
+}
+
+// Quantise the block of 32 activations of a token, `lane` of its group, that begins at `x`. What is
+// no number makes the scale none, and so all that comes of the block: it must not get lost.
 inline void quantise_block(const float* x, const Activation& to, int lane, int block) {
-  __m256 v[4], most = _mm256_setzero_ps();
+  __m256 v[4];
+  __m256i most = _mm256_setzero_si256();
   const __m256 sign = _mm256_set1_ps(-0.0f);
   for (int i = 0; i < 4; ++i) {
     v[i] = _mm256_loadu_ps(x + 8 * i);
-    most = _mm256_max_ps(most, _mm256_andnot_ps(sign, v[i]));
+    most = _mm256_max_epi32(most, _mm256_castps_si256(_mm256_andnot_ps(sign, v[i])));
   }
-  const float largest = max_of(most);
+  const float largest = max_of_bits(most);
   const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127.0f / largest : 0.0f);
   __m256i q[4], total = _mm256_setzero_si256();
   for (int i = 0; i < 4; ++i) {
