@@ -1,4 +1,4 @@
-"""The command line: ``ds4trio serve``, ``inspect``, ``pull``, ``cache`` and ``bench``."""
+"""The command line: `main` reads it and hands each command to the rooms that do it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+import shtab
 
 from ds4trio.bench.cache import CachePlan
 from ds4trio.bench.loads import add_loads, run_load
@@ -42,6 +44,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 _serve(options)
             case "inspect":
                 _inspect(_settings(options), as_json=options.json)
+            case "completion":
+                print(shtab.complete(_parser(), options.shell))
             case "config":
                 _config(options)
             case "pull":
@@ -89,6 +93,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Takes the flags of serve. What it prints is a file for --config.",
     )
     _add_settings(config)
+
+    completion = commands.add_parser(
+        "completion",
+        help="print a shell's completion of these commands",
+        description='For bash: eval "$(ds4trio completion bash)"',
+    )
+    completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
 
     pull = commands.add_parser("pull", help="fetch and prepare a model, without serving it")
     pull.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
