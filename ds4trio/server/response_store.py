@@ -173,6 +173,15 @@ class ResponseFolder:
 
     path: Path
 
+    def prepare(self) -> None:
+        """Make it, and see whether it can be written to. Raises: OSError."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        probe = self.path / f".{uuid4().hex}.part"
+        try:
+            probe.touch(exist_ok=False)
+        finally:
+            probe.unlink(missing_ok=True)
+
     def write(self, response: StoredResponse) -> None:
         """Whole or not at all, whenever the power fails."""
         self.path.mkdir(parents=True, exist_ok=True)

@@ -34,12 +34,15 @@ from ds4trio.server.web_page import page_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from ds4trio.server.app import OpenService
     from ds4trio.service import Service
 
 #: From our own draining's end until hypercorn cancels what is left: a little more than last words.
 GRACE_S = 0.6
+#: Connections that the kernel keeps until they are accepted; more at once it may reset.
+BACKLOG = 2048
 
 log = logging.getLogger("ds4trio.server")
 
@@ -97,7 +100,7 @@ def make_state(settings: Settings) -> ServerState:
     metrics_file = settings.metrics_keys_file
     metrics_keys = ApiKeys.load(metrics_file, "metrics_keys_file") if metrics_file else None
     origins = Origins.from_settings(settings.allowed_hosts, settings.cors_origins)
-    folder = ResponseFolder(settings.responses_dir) if settings.responses_dir else None
+    folder = _response_folder(settings.responses_dir) if settings.responses_dir else None
     state = ServerState(
         settings,
         Metrics(),
@@ -112,6 +115,15 @@ def make_state(settings: Settings) -> ServerState:
     state.metrics.watch_engine(lambda: state.service.engine.stats if state.service else None)
     state.metrics.watch_disk(lambda: state.service.disk_stats if state.service else None)
     return state
+
+
+def _response_folder(path: Path) -> ResponseFolder:
+    folder = ResponseFolder(path)
+    try:
+        folder.prepare()
+    except OSError as error:
+        raise ConfigError(f"responses_dir: {path}: {error.strerror}") from None
+    return folder
 
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
@@ -164,6 +176,7 @@ async def _serve(
     )
     config = Config()
     config.bind = [f"fd://{_bind(settings.host, settings.port).detach()}"]
+    config.backlog = BACKLOG
     config.graceful_timeout = GRACE_S
     config.startup_timeout = config.shutdown_timeout = float("inf")
     config.errorlog = None

@@ -13,7 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ds4trio.errors import NotFoundError, RequestError
+from ds4trio.config import Settings
+from ds4trio.errors import ConfigError, NotFoundError, RequestError
 from ds4trio.protocols.wire import WireEvent
 from ds4trio.server.event_log import EVENT_BYTES, EventLog
 from ds4trio.server.response_store import (
@@ -23,6 +24,7 @@ from ds4trio.server.response_store import (
     StoredResponse,
 )
 from ds4trio.server.responses import Responses
+from ds4trio.server.serve import make_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -276,3 +278,10 @@ async def test_a_log_is_bounded_and_says_what_is_gone() -> None:
     assert caught.value.param == "starting_after"
     with pytest.raises(RequestError):
         log.check(-1)
+
+
+@pytest.mark.parametrize("where", ["file", "file/within"])
+def test_a_folder_that_cannot_be_used_is_an_error_at_the_start(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"^responses_dir: .*"):
+        make_state(Settings(responses_dir=tmp_path / where))
