@@ -1,8 +1,8 @@
 """What a generation says, from prompt to finish, in no protocol's words.
 
 Every event but `PromptProgress` and `UsageSoFar` belongs to one ``choice``: the answer's number,
-from 0, where a request asked for several. Within a choice the order is: thinking, text and tool calls in any
-order, then `Finished`.
+from 0, where a request asked for several. Within a choice the order is: thinking, text and tool
+calls in any order, then `Finished`.
 """
 
 from __future__ import annotations

@@ -100,7 +100,9 @@ def test_without_parallel_calls_there_is_one(style: str) -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")), name=st.text(min_size=1))
+@given(
+    text=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")), name=st.text(min_size=1)
+)
 def test_what_is_allowed_is_read_back(style: str, text: str, name: str) -> None:
     tool = ToolSpec(name, "", {"properties": {"t": {"type": "string"}}, "required": ["t"]})
     request = asked(tools=(tool,), tool_choice="required")

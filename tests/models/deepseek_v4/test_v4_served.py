@@ -25,7 +25,7 @@ from v4_checkpoints import HEAVY, SLIDING, SPARSE, make_checkpoint, oracle, tiny
 
 import ds4trio
 from ds4trio.chat.deepseek_v4_structure import StructuralTokens
-from ds4trio.engine.engine import Engine
+from ds4trio.engine.engine import Engine, Places
 from ds4trio.engine.job import EngineRequest, TokenEvent, TokensEnded
 from ds4trio.errors import LoadError
 from ds4trio.opening import open_service
@@ -306,10 +306,10 @@ async def test_markup_is_sampled_greedily(folder: Path, monkeypatch: pytest.Monk
     submit_all = Engine.submit_all
 
     def spy(
-        self: Engine, requests: Sequence[EngineRequest]
+        self: Engine, requests: Sequence[EngineRequest], places: Places
     ) -> AbstractAsyncContextManager[list[TokenStream]]:
         asked.extend(requests)
-        return submit_all(self, requests)
+        return submit_all(self, requests, places)
 
     monkeypatch.setattr(Engine, "submit_all", spy)
     async with serving(folder) as served:
