@@ -51,12 +51,16 @@ class StoredResponse(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
     def input(self) -> list[Item]:
-        items: list[Item] = msgspec.json.decode(self.items)
-        return items
+        return [*msgspec.json.decode(self.items, type=list[dict[str, object]])]
 
     def output(self) -> list[Item]:
-        output: list[Item] = msgspec.json.decode(self.body)["output"]
-        return output
+        return [*msgspec.json.decode(self.body, type=_Body).output]
+
+
+class _Body(msgspec.Struct):
+    """What is read of a response object."""
+
+    output: list[dict[str, object]]
 
 
 @dataclass(slots=True)
@@ -210,7 +214,7 @@ class ResponseFolder:
             try:
                 response = msgspec.json.decode(file.read_bytes(), type=StoredResponse)
                 response.input(), response.output()
-            except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+            except (OSError, msgspec.MsgspecError):
                 continue
             if response.id == file.stem:
                 responses.append(response)

@@ -192,11 +192,11 @@ class Responses:
             live.words.fail(error or error_for(outcome))
         live.log.close()
         del self._live[live.id]
+        live.settled.set()
         if live.wanted and (live.job is not None or outcome is Outcome.COMPLETED):
             self._keep(live.stored(), live.log.nbytes)
         else:
             self._logs.pop(live.id, None)
-        live.settled.set()
 
     # --- for those who ask about an answer ---
 

@@ -200,6 +200,18 @@ def test_a_folder_gives_back_what_was_written(tmp_path: Path) -> None:
         ("resp_9.json", msgspec.json.encode(stored(8))),
         ("resp_9.json", msgspec.json.encode(stored(9)).replace(b'"output"', b'"out"')),
         ("resp_9.json", msgspec.json.encode(stored(9))[:-10]),
+        (
+            "resp_9.json",
+            msgspec.json.encode(
+                msgspec.structs.replace(stored(9), body=msgspec.Raw(b'{"output": null}'))
+            ),
+        ),
+        (
+            "resp_9.json",
+            msgspec.json.encode(
+                msgspec.structs.replace(stored(9), body=msgspec.Raw(b'{"output": [1]}'))
+            ),
+        ),
         ("notes.json", b"{}"),
         (".1234.part", msgspec.json.encode(stored(9))),
     ],
