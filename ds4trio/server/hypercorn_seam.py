@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: The series whose ``hypercorn/trio/run.py`` was read.
 SERIES = "0.18."
 PARAMETERS = ["app", "config", "context", "state", "stream"]
+#: From our own draining's end until hypercorn cancels what is left: a little more than last words.
+GRACE_S = 0.6
 
 
 def install(
@@ -50,7 +52,7 @@ def install(
     ``ending`` ties the server's end to two events, for an application that has no other say in it
     (``hypercorn ds4trio.asgi:app``): the first is set when hypercorn is told to stop, and setting
     the second stops hypercorn; until then it listens. This replaces
-    ``hypercorn.trio.run.raise_shutdown``.
+    ``hypercorn.trio.run.raise_shutdown``, and hypercorn's ``graceful_timeout`` becomes GRACE_S.
 
     Raises: ConfigError if this is not a hypercorn of the series it was written for.
     """
@@ -58,7 +60,7 @@ def install(
     if not isinstance(getattr(module, "TCPServer", None), _TCPServer):
         _check(module)
     hypercorn.config.Config.alpn_protocols = ["http/1.1"]
-    module.TCPServer = _TCPServer(limits)
+    module.TCPServer = _TCPServer(limits, None if ending is None else GRACE_S)
     if ending is not None:
         module.raise_shutdown = partial(_raise_shutdown, *ending)
 
@@ -96,8 +98,9 @@ async def _raise_shutdown(
 class _TCPServer:
     """Called like hypercorn's class of that name: once per connection, and the result awaited."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, grace_s: float | None) -> None:
         self.limits = limits
+        self._grace_s = grace_s
         #: A server lives as long as its worker context.
         self._servers: WeakKeyDictionary[WorkerContext, HttpServer] = WeakKeyDictionary()
 
@@ -109,6 +112,8 @@ class _TCPServer:
         state: dict[str, Any],
         stream: trio.abc.Stream,
     ) -> None:
+        if self._grace_s is not None:
+            config.graceful_timeout = self._grace_s
         server = self._servers.get(context) or self._servers.setdefault(
             context, self._server(app, context, state)
         )

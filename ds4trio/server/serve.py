@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from ds4trio.server.app import OpenService
     from ds4trio.service import Service
 
-#: From our own draining's end until hypercorn cancels what is left: a little more than last words.
-GRACE_S = 0.6
 #: Connections that the kernel keeps until they are accepted; more at once it may reset.
 BACKLOG = 2048
 
@@ -177,7 +175,7 @@ async def _serve(
     config = Config()
     config.bind = [f"fd://{_bind(settings.host, settings.port).detach()}"]
     config.backlog = BACKLOG
-    config.graceful_timeout = GRACE_S
+    config.graceful_timeout = hypercorn_seam.GRACE_S
     config.startup_timeout = config.shutdown_timeout = float("inf")
     config.errorlog = None
     hypercorn_seam.install(connection_limits(settings))
