@@ -380,13 +380,7 @@ class Exchange:
         record = self.record
         record.ended_at = perf_counter()
         if self._reply is not None and (report := self._reply.report) is not None:
-            record.prompt_tokens = report.prompt_tokens
-            record.cached_prompt_tokens = report.cached_prompt_tokens
-            record.cached_from = report.cached_from
-            record.generated_tokens = report.generated_tokens
-            record.wasted_tokens = report.wasted_prompt_tokens + report.wasted_generated_tokens
-            record.queued_s = report.queued_s
-            record.release_s = report.release_s
+            record.take(report)
         self._state.request_ended(record)
 
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ds4trio.engine.job import JobReport
 
 
 class Outcome(StrEnum):
@@ -63,3 +67,13 @@ class RequestRecord:
     first_token_at: float | None = None
     release_s: float | None = None
     ended_at: float | None = None
+
+    def take(self, report: JobReport) -> None:
+        """What the engine says it took."""
+        self.prompt_tokens = report.prompt_tokens
+        self.cached_prompt_tokens = report.cached_prompt_tokens
+        self.cached_from = report.cached_from
+        self.generated_tokens = report.generated_tokens
+        self.wasted_tokens = report.wasted_prompt_tokens + report.wasted_generated_tokens
+        self.queued_s = report.queued_s
+        self.release_s = report.release_s

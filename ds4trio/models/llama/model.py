@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, linear, scaled_dot_product_attention,
 from ds4trio.models.layers.norm import rms_norm
 from ds4trio.models.layers.rope import Rotation, rotate_, rotation
 from ds4trio.models.llama.row import packed_row
-from ds4trio.models.llama.state import KvState
+from ds4trio.models.llama.state import KvState, kv_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ class LlamaModel:
             x += self._attention(index, layer, x, spans, by)
             x += self._mlp(layer, x)
         for chunk in chunks:
-            _kv_state(chunk).length += len(chunk.token_ids)
+            kv_state(chunk).length += len(chunk.token_ids)
         return self._logits(x, chunks, spans)
 
     def _attention(
@@ -167,7 +167,7 @@ class LlamaModel:
         sizes = [len(chunk.token_ids) for chunk in chunks]
         spans = []
         for chunk, size, stop in zip(chunks, sizes, accumulate(sizes), strict=True):
-            state = _kv_state(chunk)
+            state = kv_state(chunk)
             state.reserve(size)
             mask = self._mask(state.length, size) if size > 1 else None
             spans.append(_Span(stop - size, stop, state.layers(size), mask))
@@ -192,8 +192,3 @@ class LlamaModel:
             self.config.rope.scale,
             self._dtype,
         )
-
-
-def _kv_state(chunk: Chunk) -> KvState:
-    assert isinstance(chunk.state, KvState)
-    return chunk.state

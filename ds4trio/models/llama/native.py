@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ds4trio.models.llama.row import packed_row
-from ds4trio.models.llama.state import KvState
+from ds4trio.models.llama.state import KvState, kv_state
 from ds4trio.models.native.decoder import BLOCK, HEAD_DIMS, CDecoder, CLayer, CSpan, Native, Packed
 
 if TYPE_CHECKING:
@@ -164,22 +164,17 @@ class NativeLlamaModel:
             self._workspace = torch.empty(wanted, dtype=torch.uint8)
         self._native.forward(self._decoder, token_ids, spans, logits, self._workspace)
         for chunk in chunks:
-            _kv_state(chunk).length += len(chunk.token_ids)
+            kv_state(chunk).length += len(chunk.token_ids)
         return logits
 
 
 def _spans(chunks: Iterable[Chunk]) -> Iterable[CSpan]:
     start = 0
     for chunk in chunks:
-        state, size = _kv_state(chunk), len(chunk.token_ids)
+        state, size = kv_state(chunk), len(chunk.token_ids)
         state.reserve(size)
         kv = state.memory
         yield CSpan(
             start, size, state.length, chunk.logit_rows, kv.data_ptr(), kv.stride(0), kv.stride(1)
         )
         start += size
-
-
-def _kv_state(chunk: Chunk) -> KvState:
-    assert isinstance(chunk.state, KvState)
-    return chunk.state

@@ -11,6 +11,7 @@ from ds4trio.models.base import Rows, StateLayout
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ds4trio.models.base import Chunk
     from ds4trio.models.llama.config import LlamaConfig
 
 #: Room of a state's first allocation, in tokens: a short chat turn. A guess.
@@ -89,3 +90,9 @@ class KvState:
         Shapes: (2 * kv heads, length + tokens, head_dim) a layer; keys first.
         """
         return self._kv[:, :, : self.length + tokens].unbind()
+
+
+def kv_state(chunk: Chunk) -> KvState:
+    """A chunk's state, which is of this family."""
+    assert isinstance(chunk.state, KvState)
+    return chunk.state
